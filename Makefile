@@ -92,11 +92,12 @@ soak: setup  ## Jobs on real servers while processes, cache and bus are hit: mak
 test-install:  ## The README's install, from a wheel, no constraints: each Python here, oldest and newest packages.
 	$(PYTHON) -m tests.install
 
-check: setup  ## Style, types, layers, generated code.
+check: setup  ## Style, types, layers, words of documents, generated code.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.words
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(GENERATED:%=unchanged-%)
 
 # That of REST calls is made from the file of `openapi`.

@@ -197,15 +197,13 @@ def _resident() -> Batches:
 
 
 def _loaded(job: NullJob, per_visit: int) -> Batches:
-    from essp import Clip, Loader
+    from essp import Clip, Loader, Sampling
 
     loader = Loader(
         job.catalog,
         clip=Clip(job.frames, job.stride, job.size),
         batch_size=_BATCH,
-        clips_per_epoch=1_000_000,
-        clips_per_visit=per_visit,
-        window=_VISITS * per_visit,
+        sampling=Sampling("pooled", clips_per_epoch=1_000_000, clips_per_visit=per_visit, window=_VISITS * per_visit),
         device="cuda",
     )
     with loader:

@@ -207,7 +207,9 @@ def _trial(trial: Trial, sender: Any) -> None:
     begin, cpu_s = time.perf_counter(), _cpu_s()
     shared = None
     if trial.on == "shared":
-        loader = essp.Records(trial.folder / "records", batch_size=_BATCH, seed=trial.seed)
+        loader = essp.Records(
+            trial.folder / "records", batch_size=_BATCH, sampling=essp.RecordSampling(seed=trial.seed)
+        )
         shared = loader.share(processes=_PROCESSES)
     arguments = [(trial, shared, model, number, steps, turn) for number in range(_PROCESSES)]
     processes = [context.Process(target=_train, args=each) for each in arguments]

@@ -69,16 +69,14 @@ def shared(scale: Scale) -> Iterator[Figure]:
 
 def together(job: NullJob, loops: int, learn_ms: float, count: int) -> None:
     """Have `loops` threads take an epoch of `count` clips each, and spend `learn_ms` of CPU time on each clip."""
-    from essp import Clip, Loader
+    from essp import Clip, Limits, Loader, Sampling
 
     first = Loader(
         job.catalog,
         clip=Clip(job.frames, job.stride, job.size),
         batch_size=_BATCH,
-        epochs=1,
-        clips_per_epoch=count,
-        decoders=job.processes,
-        loops=loops,
+        sampling=Sampling(clips_per_epoch=count),
+        limits=Limits(epochs=1, decoders=job.processes, loops=loops),
     )
     with first, ThreadPoolExecutor(loops) as pool:
         loaders = [first, *(first.another() for _ in range(loops - 1))]
@@ -109,13 +107,13 @@ def batches(job: NullJob, count: int) -> None:
 
 def loader_of(job: NullJob, count: int, folder: Path) -> Loader:
     """A loader of the clips of a job, all their frames; the job is written to `folder`."""
-    from essp import Loader  # torch is in no other measured process
+    from essp import Limits, Loader  # torch is in no other measured process
 
     spec = job.spec(count, f"file://{folder}")
     frames = spec.streams["rgb"].model_copy(update={"params": {"frames": job.frames}})
     file = folder / "job.yaml"
     file.write_text(spec.model_copy(update={"streams": {"rgb": frames}}).model_dump_json(), encoding="utf-8")
-    return Loader.of(file, epochs=1, batch_size=_BATCH, decoders=job.processes)
+    return Loader.of(file, batch_size=_BATCH, limits=Limits(epochs=1, decoders=job.processes))
 
 
 def stacked(clips: Sequence[peers.Clip], size: int, count: int) -> None:

@@ -53,7 +53,7 @@ def multiview(scale: Scale) -> Iterator[Figure]:
 
 def views(rows: list[VideoRow], stride: int, count: int) -> None:
     """Take `count` views, all those of one video after the other."""
-    from essp import Clip, Loader  # torch is in no other measured process
+    from essp import Clip, Limits, Loader, Sampling  # torch is in no other measured process
 
     made = 0
     with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder:
@@ -67,9 +67,8 @@ def views(rows: list[VideoRow], stride: int, count: int) -> None:
             split="test",
             clip=clip,
             batch_size=_CLIPS,
-            epochs=1,
-            clips_per_video=_CLIPS,
-            decoders=1,
+            sampling=Sampling(clips_per_video=_CLIPS),
+            limits=Limits(epochs=1, decoders=1),
         ) as loader:
             for batch in loader:
                 frames = batch.frames.numpy()

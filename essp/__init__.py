@@ -1,7 +1,7 @@
 """ESSP in Python: clips for training loops, frames, features, predictions and trained models.
 
 Your own training loop needs a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
-Each `for` over it is an epoch. Killed and started again, this loop continues with the very next clip:
+Each `for` over it is an epoch. Killed and started again, this program continues with the very next clip:
 
     import os, torch, essp
 
@@ -31,8 +31,8 @@ Optical flow is `(B, 1, H, W, 20)` uint8, with 128 for no motion, so `Conv3d(20,
     loader = essp.Loader("catalog.parquet", batch_size=8, **flow)
 
 `split="validation"` reads the videos set aside, `device="cuda"` copies batches to the GPU ahead of use,
-`clips_per_visit=8` decodes less, and `rank` and `world_size` come from `torchrun`. docs/loader.md covers Lightning,
-accelerate, the Trainer of Hugging Face and notebooks.
+`sampling=essp.Sampling(kind="pooled")` decodes less, and `torchrun` sets `rank` and `world_size`. docs/loader.md covers
+Lightning, accelerate, the Trainer of Hugging Face and notebooks.
 
 Everything else is plain functions:
 
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
-    from essp.api.loader import Clip, Loader
+    from essp.api.loader import Loader
+    from essp.api.loader_arguments import Clip, Limits, RecordSampling, Sampling
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
@@ -83,7 +84,8 @@ _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
     "essp.api.epochs": ("Batch",),
     "essp.api.features": ("compute_feature", "features"),
-    "essp.api.loader": ("Clip", "Loader"),
+    "essp.api.loader": ("Loader",),
+    "essp.api.loader_arguments": ("Clip", "Limits", "RecordSampling", "Sampling"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
@@ -104,12 +106,15 @@ __all__ = [
     "Clip",
     "ConfigError",
     "EsspError",
+    "Limits",
     "Loader",
     "Model",
     "Network",
     "NotFound",
     "PermanentError",
+    "RecordSampling",
     "Records",
+    "Sampling",
     "Segment",
     "SharedRecords",
     "Stream",

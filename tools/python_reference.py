@@ -25,7 +25,17 @@ HEAD = """# Python reference
 Made from the docstrings by `make docs`: what `help(essp)` shows, as a page.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Training loops": ("Loader", "Clip", "Records", "SharedRecords", "Batch", "Targets"),
+    "Training loops": (
+        "Loader",
+        "Clip",
+        "Sampling",
+        "Limits",
+        "Records",
+        "RecordSampling",
+        "SharedRecords",
+        "Batch",
+        "Targets",
+    ),
     "Frames and features": ("decode", "stream", "Stream", "Window", "compute_feature", "features"),
     "Catalogs": ("open_catalog", "Catalog", "VideoRow"),
     "Models": ("predict", "VideoPrediction", "Segment", "load_model", "Model", "StreamModel", "Network"),

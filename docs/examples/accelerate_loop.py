@@ -1,4 +1,4 @@
-"""Train with accelerate, on one or several processes; killed and started again, it goes on with the very next clip.
+"""Train with accelerate, on one or several processes; after a kill, it resumes with the very next clip.
 
 accelerate launch accelerate_loop.py catalog.parquet
 """
@@ -23,13 +23,14 @@ def main() -> None:
 
     accelerator = Accelerator()
     clips = {"catalog": options.catalog, "clip": essp.Clip(8, 2, options.size), "batch_size": 8}
-    # The loader itself, not in a DataLoader: it has this rank's share, on its device, and is left as it is.
-    loader = essp.Loader(**clips, clips_per_visit=4, drop_last=True, device=accelerator.device)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
+    # The loader itself, not in a DataLoader: it yields this rank's share, on its device, unchanged.
+    loader = essp.Loader(**clips, sampling=sampling, drop_last=True, device=accelerator.device)
     validation = essp.Loader(**clips, split="validation", device=accelerator.device)
     network = mc3_18(num_classes=len(loader.classes))
     optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
     network, optimizer = accelerator.prepare(network, optimizer)
-    accelerator.register_for_checkpointing(loader)  # `save_state` and `load_state` now take it along
+    accelerator.register_for_checkpointing(loader)  # `save_state` and `load_state` now include it
     if options.state.exists():
         accelerator.load_state(str(options.state))
 

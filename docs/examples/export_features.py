@@ -1,4 +1,4 @@
-"""Features as files, for a program of your own: an array of each video, and what the columns of the catalog say of it.
+"""Write features to files, for your own program: an array per video, with the columns of the catalog.
 
 python export_features.py catalog.parquet features --feature hog
 """

@@ -1,4 +1,4 @@
-"""Fine-tune a 3D network of torchvision on the clips of a catalog, on one or several ranks; killed, it resumes.
+"""Fine-tune a 3D network of torchvision on the clips of a catalog, on one or several ranks; after a kill, it resumes.
 
 essp catalog build videos --out catalog.parquet
 python finetune_3d.py catalog.parquet
@@ -46,8 +46,9 @@ def main() -> None:
     first = not several or distributed.get_rank() == 0
 
     clip = essp.Clip(frames=options.frames, stride=2, size=options.size)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
     loader = essp.Loader(
-        options.catalog, clip=clip, batch_size=options.batch_size, clips_per_visit=4, drop_last=True, device=device
+        options.catalog, clip=clip, batch_size=options.batch_size, sampling=sampling, drop_last=True, device=device
     )
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=options.batch_size)
 
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def save(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, loader: essp.Loader) -> None:
-    """Weights and where the loop is, together; a kill leaves the old file or the new one."""
+    """Weights and the loop's state, together; a kill leaves the old file or the new one."""
     state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)

@@ -1,4 +1,4 @@
-"""Train on optical flow, computed from the videos as the loop goes; killed and started again, it resumes.
+"""Train on optical flow, computed from the videos while the loop runs; after a kill, it resumes.
 
 python flow.py catalog.parquet
 """
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-LENGTH = 10  # flow fields that are stacked: 2 * LENGTH channels, dx and dy of each
+LENGTH = 10  # stacked flow fields: 2 * LENGTH channels, dx and dy of each
 
 
 def network_input(flow: torch.Tensor) -> torch.Tensor:
-    """`(B, 1, H, W, 2 L)` uint8, no motion at 128 -> `(B, 2 L, H, W)` float32."""
+    """`(B, 1, H, W, 2 L)` uint8, zero motion at 128 -> `(B, 2 L, H, W)` float32."""
     return (flow[:, 0].permute(0, 3, 1, 2).float() - 128) / 127
 
 

@@ -31,7 +31,7 @@ def train(model: nn.Module, shared: essp.SharedRecords, epochs: int, rate: float
         for batch in shared:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(pixels(batch)), batch.labels).backward()
-            optimizer.step()  # changes the weights that all processes have
+            optimizer.step()  # changes the weights that all processes share
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 
     loader = essp.Records(options.records, batch_size=options.batch_size, size=32)
     model = network(len(loader.classes))
-    model.share_memory()  # before the processes start: else each would train a copy
+    model.share_memory()  # before the processes start; otherwise each would train a copy
     context = multiprocessing.get_context("fork")  # with a GPU: "spawn"
     with loader.share(processes=options.processes) as shared:
         arguments = (model, shared, options.epochs, options.rate)

@@ -1,4 +1,4 @@
-"""Eight learning rates on one decode: a linear probe for each, and how well it validates.
+"""Eight learning rates on one decode: a linear probe for each, and its validation accuracy.
 
     python learning_rates.py catalog.parquet
 
@@ -23,12 +23,14 @@ def main() -> None:
     options = parser.parse_args()
 
     clip = essp.Clip(frames=4, stride=4, size=options.size)
-    loader = essp.Loader(options.catalog, clip=clip, batch_size=16, clips_per_visit=4)
+    loader = essp.Loader(
+        options.catalog, clip=clip, batch_size=16, sampling=essp.Sampling(kind="pooled", clips_per_visit=4)
+    )
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=16)
-    backbone = mobilenet_v3_small().features.eval()  # without pre-trained weights; load those that you have
+    backbone = mobilenet_v3_small().features.eval()  # without pretrained weights; load your own
 
     def describe(frames: torch.Tensor) -> torch.Tensor:
-        """`(B, T, H, W, C)` uint8 -> `(B, 576)`: the mean over frames and places."""
+        """`(B, T, H, W, C)` uint8 -> `(B, 576)`: the mean over frames and positions."""
         pictures = frames.flatten(0, 1).permute(0, 3, 1, 2).float() / 127.5 - 1
         with torch.no_grad():
             maps: torch.Tensor = backbone(pictures)
@@ -38,7 +40,7 @@ def main() -> None:
     optimizers = {rate: torch.optim.SGD(probe.parameters(), rate) for rate, probe in probes.items()}
     for _ in range(options.epochs):
         for batch in loader:
-            described = describe(batch.frames)  # decoded and described once
+            described = describe(batch.frames)  # decoded and computed once
             for rate, probe in probes.items():
                 loss = nn.functional.cross_entropy(probe(described), batch.labels)
                 optimizers[rate].zero_grad()

@@ -1,4 +1,4 @@
-"""Train with PyTorch Lightning. Its checkpoints hold where the loader is: a training goes on with the very next clip.
+"""Train with PyTorch Lightning. Its checkpoints contain the loader's state: training resumes with the very next clip.
 
 python lightning_module.py catalog.parquet --resume lightning/last.ckpt
 """
@@ -18,8 +18,9 @@ class Clips(lightning.LightningDataModule):
         super().__init__()
         self.options = {"catalog": catalog, "clip": clip, "batch_size": batch_size}
 
-    def train_dataloader(self) -> essp.Loader:  # made here: by now torch knows which of how many ranks this is
-        return essp.Loader(**self.options, clips_per_visit=4, drop_last=True)
+    def train_dataloader(self) -> essp.Loader:  # created here: now torch knows the rank and the number of ranks
+        sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
+        return essp.Loader(**self.options, sampling=sampling, drop_last=True)
 
     def val_dataloader(self) -> essp.Loader:
         return essp.Loader(**self.options, split="validation")

@@ -1,4 +1,4 @@
-"""A linear probe: a frozen network describes each clip once, and a linear layer is trained on the descriptions.
+"""A linear probe: a frozen network computes features of each clip once, and a linear layer is trained on them.
 
 python linear_probe.py catalog.parquet
 """
@@ -12,7 +12,7 @@ from torchvision.models import mobilenet_v3_small
 
 
 def described(loader: essp.Loader, backbone: nn.Module, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One epoch of clips: `(N, D)` float32, the mean over frames and places, and `(N,)` labels."""
+    """One epoch of clips: `(N, D)` float32, the mean over frames and positions, and `(N,)` labels."""
     rows, labels = [], []
     with torch.inference_mode():
         for batch in loader:
@@ -33,9 +33,10 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     clips = {"catalog": options.catalog, "clip": essp.Clip(frames=8, stride=4, size=options.size), "batch_size": 16}
-    train = essp.Loader(**clips, clips_per_epoch=options.clips, clips_per_visit=4, device=device)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4, clips_per_epoch=options.clips)
+    train = essp.Loader(**clips, sampling=sampling, device=device)
     validation = essp.Loader(**clips, split="validation", device=device)
-    backbone = mobilenet_v3_small().features.to(device).eval()  # weights="DEFAULT" for those of ImageNet
+    backbone = mobilenet_v3_small().features.to(device).eval()  # weights="DEFAULT" for ImageNet weights
     rows, labels = described(train, backbone, device)
     mean, std = rows.mean(0), rows.std(0) + 1e-6
 

@@ -1,4 +1,4 @@
-"""Imitate a robot of a LeRobot data set: what its cameras saw and its state give its next actions; killed, it resumes.
+"""Imitate a robot from a LeRobot data set: predict its next actions from cameras and state; after a kill, it resumes.
 
 essp catalog build lerobot://data/aloha --camera observation.images.top --out top.parquet
 essp catalog build lerobot://data/aloha --camera observation.images.wrist --out wrist.parquet
@@ -48,8 +48,8 @@ def main() -> None:
     arguments: dict[str, Any] = {
         "clip": essp.Clip(frames=1, size=options.size),
         "batch_size": options.batch_size,
-        "step": 1,  # each frame once an epoch
-        "clips_per_visit": 32,  # decoded in one pass, mixed with those of other episodes
+        # Each frame once per epoch; 32 frames are decoded in one pass, and mixed with those of other episodes.
+        "sampling": essp.Sampling(kind="exhaustive", clips_per_visit=32),
         "validation_fraction": 0,
         "delta_timestamps": {"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]},
         "device": device,
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def save(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, cameras: list[essp.Loader]) -> None:
-    """Weights and where the loops are, together; a kill leaves the old file or the new one."""
+    """Weights and the loops' states, together; a kill leaves the old file or the new one."""
     state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state | {"cameras": [camera.state_dict() for camera in cameras]}, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)

@@ -1,16 +1,19 @@
-"""Arguments that several functions and classes of `essp` take, and what they stand for."""
+"""Checks and conversions of arguments that several functions and classes of `essp` take."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp.uris import as_uri
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigCode, ConfigError
 from essp_common.quantities import parse_bytes
 from essp_common.validation import shown
 
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
     from essp_engine.loading.rendezvous import Rendezvous
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Frames = NDArray[Any]
 Transform = Callable[[Frames, np.random.Generator], Frames]
 
@@ -26,8 +32,38 @@ MOST_DECODERS = 1024
 _MOST = 2**63 - 1
 
 
+def grouped(**groups: type[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function that takes groups of arguments, each a dataclass, by these names.
+
+    Where a field of a group is given as an argument of the function, a `ConfigError` says where it belongs.
+    """
+    homes = {field.name: argument for argument, group in groups.items() for field in fields(group)}
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        known = inspect.signature(function).parameters
+
+        @wraps(function)
+        def checked(*args: P.args, **given: P.kwargs) -> R:
+            for name in given:
+                if name in homes and name not in known:
+                    home = homes[name]
+                    raise ConfigError(
+                        f"is part of {home}; write {home}=essp.{groups[home].__name__}({name}=...)",
+                        field=name,
+                        code="unknown",
+                    )
+            return function(*args, **given)
+
+        return checked
+
+    return decorated
+
+
 def rendezvous_of(rank: int | None, world_size: int | None) -> Rendezvous:
-    """Which of how many ranks this process is. Raises `ConfigError`."""
+    """The rank of this process and the number of ranks, from the arguments or else from the environment.
+
+    Raises `ConfigError`.
+    """
     import torch
 
     from essp_engine.loading.rendezvous import Rendezvous
@@ -39,80 +75,92 @@ def rendezvous_of(rank: int | None, world_size: int | None) -> Rendezvous:
         rank = distributed.get_rank() if joined else found.rank
         world_size = distributed.get_world_size() if joined else found.world_size
     if rank is None or world_size is None:
-        raise ConfigError(f"rank, world_size: {shown(rank)} and {shown(world_size)}; give both, or none of them")
+        missing, given = ("rank", "world_size") if rank is None else ("world_size", "rank")
+        raise ConfigError(f"required with {given}; give both or neither", field=missing, code="missing")
     ranks = whole_number("world_size", world_size, 1)
     if (number := whole_number("rank", rank, 0)) >= ranks:
-        raise ConfigError(f"rank: {number} is none of {ranks} ranks, which count from 0")
+        raise ConfigError(f"must be less than world_size ({ranks}), got {number}", field="rank", code="range")
     return found.model_copy(update={"rank": number, "world_size": ranks})
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """Where batches go. Raises `ConfigError` for what is not here."""
+    """The device to which batches are sent. Raises `ConfigError` if it is not available."""
     device = torch_device(name)
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device: batches cannot be sent to {device} ahead; use cpu, and `batch.to({str(device)!r})`")
+        raise ConfigError(
+            f"batches cannot be sent to {device} ahead; use 'cpu', and `batch.to({str(device)!r})`",
+            field="device",
+            code="unsupported",
+        )
     return device
 
 
 def on_this_gpu(device: torch.device) -> torch.device:
-    """The device, with the number of the GPU if it is the present one of this thread: other threads have another."""
+    """The device with its index; `cuda` is the current GPU of this thread, and other threads may have another one."""
     import torch
 
     return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def torch_device(name: str | torch.device) -> torch.device:
-    """A device of any kind. Raises `ConfigError` for what is none, and for a GPU that is not here."""
+    """A device of any kind. Raises `ConfigError` for an unknown one, and for a GPU that this machine lacks."""
     import torch
 
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"device: {shown(name)} is none; use cpu or cuda") from error
+        code: ConfigCode = "unknown" if isinstance(name, str) else "type"
+        raise ConfigError(f"{shown(name)} is not a device; use 'cpu' or 'cuda'", field="device", code=code) from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda is not available here; use cpu, or install torch for CUDA")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device: there is no {device} here; GPUs: {torch.cuda.device_count()}, counted from 0")
+        raise ConfigError(
+            "CUDA is not available here; use 'cpu', or install torch for CUDA", field="device", code="not_found"
+        )
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(
+            f"this machine has no {device}; it has {count} GPUs, numbered from 0", field="device", code="not_found"
+        )
     return device
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number, of Python or numpy."""
+    """Whether it is an integer, of Python or NumPy; a bool is not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def whole_number(name: str, value: Any, least: int, most: int = _MOST) -> int:
-    """An argument that counts something, from `least` to `most`. Raises `ConfigError`, which names it."""
+    """An argument that must be an integer from `least` to `most`. Raises `ConfigError`."""
     if not is_whole(value) or not least <= value <= most:
-        reach = "on" if most == _MOST else f"to {most}"
-        raise ConfigError(f"{name}: {shown(value)} is no whole number from {least} {reach}")
+        reach = f">= {least}" if most == _MOST else f"from {least} to {most}"
+        code: ConfigCode = "range" if is_whole(value) else "type"
+        raise ConfigError(f"must be an integer {reach}, got {shown(value)}", field=name, code=code)
     return int(value)
 
 
-def sides_of(name: str, size: Any, most: int, *, square: bool = True) -> tuple[int, int]:
-    """An argument that is a height and a width, or unless `square` is False the side of a square. Raises `ConfigError`,
-    which names it."""
+def sides_of(name: str, size: Any, most: int, *, least: int = 1, square: bool = True) -> tuple[int, int]:
+    """An argument that is a height and a width, or with `square` also the side of a square. Raises `ConfigError`."""
     sides = plain(size)
     if square and isinstance(sides, int):
         sides = (sides, sides)
     if not isinstance(sides, (list, tuple)) or len(sides) != 2:
-        said = "neither a side nor a height and a width" if square else "no height and width"
-        raise ConfigError(f"{name}: {shown(size)} is {said}")
-    height, width = (whole_number(name, side, 1, most) for side in sides)
+        wanted = "an integer or (height, width)" if square else "(height, width)"
+        raise ConfigError(f"must be {wanted}, got {shown(size)}", field=name, code="type")
+    height, width = (whole_number(name, side, least, most) for side in sides)
     return height, width
 
 
 def name_of(name: str, value: object) -> str:
-    """An argument that is the name of something. Raises `ConfigError`, which names it."""
+    """An argument that names something. Raises `ConfigError`."""
     if not isinstance(value, str):
-        raise ConfigError(f"{name}: {shown(value)} is no name")
+        raise ConfigError(f"must be a string, got {shown(value)}", field=name, code="type")
     return value
 
 
 def path_of(name: str, value: object) -> str:
-    """An argument that is a path or a URI. Raises `ConfigError`, which names it."""
-    if not isinstance(value, (str, os.PathLike)) or not _can_name_a_file(str(value)):
-        raise ConfigError(f"{name}: {shown(value)} is no path or URI")
+    """An argument that is a path or a URI. Raises `ConfigError`."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ConfigError(f"must be a path or URI, got {shown(value)}", field=name, code="type")
+    if not _can_name_a_file(str(value)):
+        raise ConfigError(f"{shown(value)} is not a path or URI", field=name, code="invalid")
     return str(value)
 
 
@@ -124,43 +172,46 @@ def _can_name_a_file(text: str) -> bool:
 
 
 def uri_of(name: str, value: object) -> str:
-    """An argument that is a path or a URI, as a URI. Raises `ConfigError`, which names it."""
+    """An argument that is a path or a URI, as a URI. Raises `ConfigError`."""
     return as_uri(path_of(name, value))
 
 
 def several(name: str, value: Any, *kinds: type) -> list[Any]:
-    """An argument that is one thing of some kinds, or several. Raises `ConfigError`, which names it."""
+    """An argument that is one value of these types, or an iterable of values. Raises `ConfigError`."""
     if isinstance(value, kinds):
         return [value]
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name}: {shown(value)} is neither one nor several")
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigError(f"must be {wanted}, or a list of these, got {shown(value)}", field=name, code="type")
     return list(value)
 
 
 def mapping_of(name: str, value: Any) -> dict[str, Any]:
-    """An argument that is a mapping. Raises `ConfigError`, which names it."""
+    """An argument that is a mapping. Raises `ConfigError`."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: {shown(value)} is no mapping of names to values")
+        raise ConfigError(f"must be a mapping of names to values, got {shown(value)}", field=name, code="type")
     return dict(value)
 
 
 def function_of(name: str, value: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """An argument that is a function, if it is given. Raises `ConfigError`, which names it."""
+    """An argument that is a function or None. Raises `ConfigError`."""
     if value is not None and not callable(value):
-        raise ConfigError(f"{name}: {shown(value)} is no function")
+        raise ConfigError(f"must be a function, got {shown(value)}", field=name, code="type")
     return value
 
 
 def transformed(transform: Transform, frames: Frames, random: np.random.Generator) -> Frames:
-    """What a transform makes of a clip. Raises `ConfigError` for what is no array of numbers."""
+    """The clip as `transform` returns it. Raises `ConfigError` if that is not an array of numbers."""
     made = np.asarray(transform(frames, random))
     if made.dtype.kind not in "biufc" or not made.ndim:
-        raise ConfigError(f"transform: it gave {shown(made)}; return an array of numbers for each clip")
+        raise ConfigError(
+            f"must return an array of numbers for each clip, returned {shown(made)}", field="transform", code="type"
+        )
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
 def plain(value: Any) -> Any:
-    """Numbers and arrays of numpy as those of Python, also within mappings and lists."""
+    """Scalars and arrays of NumPy as numbers and lists of Python, also within mappings and lists."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -169,11 +220,12 @@ def plain(value: Any) -> Any:
 
 
 def bytes_of(size: int | str, name: str = "memory") -> int:
-    """An argument of that name as a number of bytes. Raises `ConfigError`."""
+    """An argument that is a number of bytes, such as `"512MiB"`. Raises `ConfigError`."""
     try:
         found: Any = parse_bytes(size)
     except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(str(error), field=name, code="type") from error
     if not is_whole(found) or found < 1:
-        raise ConfigError(f"{name}={shown(size)}: give bytes, such as '512MiB'")
+        code: ConfigCode = "range" if is_whole(found) else "type"
+        raise ConfigError(f"must be a number of bytes such as '512MiB', got {shown(size)}", field=name, code=code)
     return int(found)

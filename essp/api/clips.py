@@ -1,8 +1,8 @@
 """Catalogs and clips: `essp.open_catalog`, `essp.decode`.
 
-A clip is decoded in the calling process and thread, by the same reader as in a decoder: each frame is the one that a
-plain decode of the file from its start gives, wherever the clip begins. Files that may be hostile are better left to
-jobs, whose decoders read each file in a child process.
+A clip is decoded in the calling process and thread, by the same reader as in a decoder: wherever the clip begins, its
+frames are identical to those of a plain decode of the file from the start. For untrusted files use a job: its decoders
+read each file in a child process.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _MOST_SIDE = 2**13
 
 
 def open_catalog(uri: str | Path) -> Catalog:
-    """The catalog at a path or URI, as `essp catalog build` wrote it.
+    """Read the catalog at a path or URI, as written by `essp catalog build`.
 
-    `catalog.rows` has a `VideoRow` for each video, those that cannot be used too (`row.error` says why);
-    `catalog.classes` are the class names, sorted, and a class id is a position in them; `catalog.view("train")` has
-    the usable videos of one split.
+    `catalog.rows` has a `VideoRow` for each video, also for unusable ones (`row.error` says why); `catalog.classes` are
+    the sorted class names, and a class id is an index into them; `catalog.view("train")` has the usable videos of one
+    split.
 
         catalog = essp.open_catalog("catalog.parquet")
         clip = essp.decode(catalog.view("train").rows[0], start=16, frames=16)
 
-    Raises `NotFound`, `PermanentError` for a file that is no catalog, and `ConfigError` for a catalog of another
-    version of ESSP. Object stores other than the local disk are those of the environment variable `ESSP_STORES`.
+    Raises `NotFound`, `PermanentError` if the file is not a catalog, and `ConfigError` for a catalog of another version
+    of ESSP. The environment variable `ESSP_STORES` names object stores other than the local disk.
     """
     store, key = Stores(Settings().stores).resolve(uri_of("uri", uri))
     return read_catalog(store, key)
@@ -73,33 +73,33 @@ def decode(
     clip: ClipSpec | None = None,
     strict: bool = True,
 ) -> Clips:
-    """One clip, `(T, H, W, 3)`, or several of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
+    """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
 
-    video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; a file that is
-        given by its name is checked first, as `essp catalog build` does.
-    start: the first frame, from 0; a sequence of N first frames gives N clips, which are decoded in one pass. For a
-        labelled segment of a file, frames are counted from the segment's first.
-    frames, stride: T frames, each `stride` after the one before. Frames past the end repeat the last one.
-    short_side: scale the picture, with its aspect ratio kept, so that its shorter side has this many pixels.
-    size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
-    clip: frames, stride, size and colours in one, as a model was trained: `clip=model.clip`. Of `gray` clips
-        `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one as far into its part of the
-        video. Goes without those arguments that it stands for.
-    strict: raise for a damaged frame; otherwise the frame shown last stands in for it.
+    video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; without a row,
+        the file is checked first, as by `essp catalog build`.
+    start: the first frame, from 0; a sequence of N first frames gives N clips, decoded in one pass. For a labelled
+        segment of a file, frames count from the first frame of the segment.
+    frames, stride: T frames at a distance of `stride` frames. Frames past the end repeat the last one.
+    short_side: scale frames so that the shorter side has this many pixels, and keep the aspect ratio.
+    size: `(height, width)` to scale to. Without `short_side` and `size`, frames keep their displayed size, rotated as
+        the video says.
+    clip: frames, stride, size and pixel format in one, as a model was trained: `clip=model.clip`. `gray` clips are
+        `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same offset into its
+        part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
+    strict: raise for a damaged frame; otherwise the last good frame replaces it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
 
-    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...),
-    `ConfigError` for a start outside the video or a size that is none, and `NotFound` for a URI that lies in no store.
+    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), `ConfigError` for
+    an invalid argument, such as a start outside the video, and `NotFound` for a URI outside all stores.
     """
     start = plain(start)
     starts = several("start", start, int)
     if clip is not None:
         if not isinstance(clip, ClipSpec):
-            raise ConfigError(f"clip: {shown(clip)} is none of a model or a loader; give model.clip or loader.clip")
-        if plain((frames, stride, short_side, size)) != (16, 1, None, None):
-            raise ConfigError("clip: has frames, stride and size of its own; leave these out beside it")
+            raise ConfigError(f"must be model.clip or loader.clip, got {shown(clip)}", field="clip", code="type")
+        _refuse_beside_clip(frames, stride, short_side, size)
         frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
     else:
         frames = whole_number("frames", frames, 1, MOST_FRAMES)
@@ -108,7 +108,7 @@ def decode(
     with ExitStack() as stack:
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(str(video), file)
-        clips = _room((len(starts), frames, *frame_shape(resize, row.height, row.width)))
+        clips = _zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, first, frames, stride) for first in starts]
         if clip is not None:
             for seed in seeds:
@@ -123,18 +123,29 @@ def decode(
     return clips[0] if isinstance(start, int) else clips
 
 
-def _room(shape: tuple[int, ...]) -> Clips:
-    """Zeros. Raises `ConfigError` if there is no memory for them."""
+def _refuse_beside_clip(frames: int, stride: int, short_side: int | None, size: tuple[int, int] | None) -> None:
+    """Raises `ConfigError` for an argument that `clip` replaces."""
+    given = {"frames": frames, "stride": stride, "short_side": short_side, "size": size}
+    defaults = {"frames": 16, "stride": 1, "short_side": None, "size": None}
+    for name, value in given.items():
+        if plain(value) != defaults[name]:
+            raise ConfigError("`clip` has frames, stride and size; give one of them", field=name, code="conflict")
+
+
+def _zeros(shape: tuple[int, ...]) -> Clips:
+    """Raises `ConfigError` if there is not enough memory."""
     try:
         return np.zeros(shape, np.uint8)
     except (MemoryError, ValueError) as error:
         raise ConfigError(
-            f"frames: {in_words(prod(shape))} are more than there is memory; take fewer or smaller ones"
+            f"{in_words(prod(shape))} do not fit into memory; decode fewer or smaller frames",
+            field="frames",
+            code="range",
         ) from error
 
 
 def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
-    """The path of a local file, otherwise a file that is read in ranges and closed with `stack`."""
+    """The path of a local file, or else a file that is read in ranges and closed with `stack`."""
     uri = video.uri if isinstance(video, VideoRow) else uri_of("video", video)
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
@@ -144,14 +155,14 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
         path = store.local_path(key)
         file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
     except NotFound as error:
-        raise BadVideo(f"{uri} is not there", "vanished") from error
+        raise BadVideo(f"{uri} does not exist", "vanished") from error
     if isinstance(video, VideoRow) and (video.size_bytes, video.etag) != (info.size_bytes, info.etag):
         raise BadVideo(f"{uri} is not the file that the catalog was built from; build it again", "changed")
     return file
 
 
 def _row(name: str, file: VideoFile) -> VideoRow:
-    """What a catalog would hold of the whole file."""
+    """The row that a catalog would have for the whole file."""
     facts = probe(file)
     found = {field.name: getattr(facts, field.name) for field in fields(facts)}
     return VideoRow(name, name, "", "", 0, "", last_frame=facts.frame_count - 1, **found)
@@ -161,7 +172,11 @@ def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     """The recipe of a clip that begins at `start` of a row. Raises `ConfigError` for a start outside it."""
     length = row.last_frame - row.first_frame + 1
     if not is_whole(start) or not 0 <= start < length:
-        raise ConfigError(f"start={shown(start)}: {row.id} has frames 0 to {length - 1}")
+        raise ConfigError(
+            f"must be a frame of {row.id}, from 0 to {length - 1}, got {shown(start)}",
+            field="start",
+            code="range" if is_whole(start) else "type",
+        )
     first = row.first_frame + start
     seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
     seek = Seek()
@@ -177,12 +192,14 @@ def _add_snippets(seed: Seed, row: VideoRow, clip: ClipSpec) -> None:
 
 
 def resize_to(short_side: Any, size: Any, interpolation: Any) -> Resize:
-    """What `short_side` and `size` ask for. Raises `ConfigError` if both do, or for a size that is none."""
+    """The scaling for these arguments. Raises `ConfigError`."""
     methods = get_args(Interpolation)
     if not isinstance(interpolation, str) or interpolation not in methods:
-        raise ConfigError(f"interpolation: {shown(interpolation)} is none of {', '.join(methods)}")
+        raise ConfigError(
+            f"must be one of {', '.join(methods)}, got {shown(interpolation)}", field="interpolation", code="unknown"
+        )
     if short_side is not None and size is not None:
-        raise ConfigError("give short_side or size, not both")
+        raise ConfigError("give short_side or size, not both", field="size", code="conflict")
     if size is not None:
         height, width = sides_of("size", size, _MOST_SIDE, square=False)
         return Resize(mode=Resize.EXACT, height=height, width=width, interpolation=interpolation)

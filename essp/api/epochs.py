@@ -1,7 +1,7 @@
-"""What a loader is to a training loop: epochs of batches, one after the other, and two integers that say where it is.
+"""The iteration over a loader: epochs of batches, and a position of two integers that is saved and loaded.
 
-`Loader` has clips of videos, `Records` has records; both are iterated over, saved and resumed alike, and frameworks see
-no difference.
+`Loader` shows clips of videos, and `Records` shows records. Both are iterated over, saved and resumed in the same way,
+and frameworks see no difference.
 """
 
 from __future__ import annotations
@@ -35,31 +35,26 @@ from essp_engine.loading.rendezvous import Rendezvous
 
 T = TypeVar("T")
 
-ONE_AT_A_TIME = (
-    "this iteration is over: another one over the same loader has begun, or the loader was closed or set to another "
-    "place, or this is a fork of the process that began it; have one at a time, and begin a new one"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
+    """A batch of B clips: `frames`, `labels`, `meta` and `targets`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
-    labels: `(B,)` int64 on the CPU: class ids, positions in `Loader.classes`.
-    meta: B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
-        `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
-        source that the catalog was built from, by their names (None where a video has no value; a column that is called
-        like one of these has `source_` before its name).
-    targets: several labels, spans and values of the very frames of each clip, if the catalog has any.
+        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+    labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
+    meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
+        `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch. Then the other columns
+        of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
+        that is one of those above.
+    targets: labels, spans and values for the frames of each clip, if the catalog has any.
 
     For example:
 
         batch = next(iter(loader))
         batch.frames.shape      # (B, T, H, W, C), uint8
-        batch.labels            # (B,) int64, positions in loader.classes
-        batch.meta["video"][0]  # what the catalog says of the first clip's video
+        batch.labels            # (B,) int64, indices into loader.classes
+        batch.meta["video"][0]  # id of the first clip's video
         batch = batch.to("cuda")
     """
 
@@ -73,92 +68,118 @@ class Batch:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        def told(tensor: Tensor) -> str:
+        def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        parts = [f"frames: {told(self.frames)}", f"labels: {told(self.labels)}", f"meta: {', '.join(self.meta)}"]
-        return f"<Batch of {len(self)}; {'; '.join(parts)}{'' if self.targets is None else '; targets'}>"
+        tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
+        targets = "" if self.targets is None else "; targets"
+        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
-        """The batch with frames, labels and targets on `device`. `options`: those of `Tensor.to`."""
+        """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
         frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
         return replace(self, frames=frames, labels=labels, targets=targets)
 
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Never:
-    raise ConfigError("a loader gives whole batches, which DataLoader cannot batch again: give it batch_size=None")
+    raise ConfigError(
+        "a loader gives whole batches, which DataLoader cannot batch again; give it batch_size=None",
+        field="batch_size",
+        code="conflict",
+    )
 
 
 default_collate_fn_map[Batch] = _collated
 
 
+def refuse_workers() -> None:
+    """Raises `ConfigError` in a worker process of a `DataLoader`."""
+    if get_worker_info() is not None:
+        raise ConfigError(
+            "a loader cannot be used in worker processes; give DataLoader num_workers=0",
+            field="num_workers",
+            code="unsupported",
+        )
+
+
+def iteration_over() -> ConfigError:
+    """The error of an iteration that was ended by another use of its loader."""
+    return ConfigError(
+        "this iteration is over: another one over the same loader has begun, or the loader was closed or set to "
+        "another position, or this is a fork of the process that began it; begin a new iteration, and have only one at "
+        "a time",
+        code="conflict",
+    )
+
+
 class Epochs(IterableDataset[Batch]):
-    """Batches in epochs: each `for` over it is one, in a new order."""
+    """Batches in epochs: each `for` over it is one epoch, in a new order."""
 
     def __init__(self, ranks: Rendezvous, drop_last: bool) -> None:
         self._ranks = ranks
         self._drop_last = drop_last
         self._late = False
-        """It begins with the next epoch of its source, whichever that is."""
+        """It begins with the next epoch of its source, whatever its number."""
         self._epoch = 0
         self._clips_done = 0
-        """Of the epoch, by all ranks."""
+        """Clips of the epoch that are done, of all ranks."""
         self._begun = False
-        """An iteration over the present epoch has begun, so the next one is for the next epoch."""
+        """An iteration over the current epoch has begun, so the next one shows the next epoch."""
         self._resuming = False
-        """A state was loaded, and nothing has been shown since."""
+        """A state was loaded, and no batch has been shown since."""
         self._ahead = 0
-        """By how much the epoch is ahead of the one that Lightning counts."""
+        """The epoch minus the epoch that Lightning counts."""
         self._begun_by_state = False
-        """The epoch is the one of the state that was loaded, which was at its beginning."""
+        """A state at the beginning of an epoch was loaded, and this epoch is still the current one."""
         self._map: Callable[[Batch], Any] | None = None
         self._iteration = object()
-        """Another one once it is over."""
+        """The current iteration; replaced when it ends."""
         self._begun_last = self._iteration
-        """The iteration that began last."""
+        """The last iteration that began."""
         self._changing = Mutex(reentrant=True)
-        """Held while an iteration ends, and while what it needs begins: who ends it then waits, and takes that."""
+        """Held while an iteration ends, and while its processes and threads start: a thread that ends the iteration
+        meanwhile waits, and then ends these, too."""
 
     @property
     @abstractmethod
     def _clips(self) -> int:
-        """Of an epoch, of this rank."""
+        """Clips of an epoch, of this rank."""
 
     @property
     @abstractmethod
     def _batch_size(self) -> int:
-        """Of this rank."""
+        """Clips of a batch, of this rank."""
 
     @property
     @abstractmethod
     def _plan(self) -> int:
-        """Differs where the clips, or their order, do."""
+        """A digest of the clips and their order."""
 
     @property
     def _clips_of_all(self) -> int:
-        """Of an epoch, of all ranks."""
+        """Clips of an epoch, of all ranks."""
         return self._clips * self._ranks.world_size
 
     @property
     def _keeps_step(self) -> bool:
-        """There are other ranks, each of which has as many batches: they wait for each other at each one."""
+        """Whether other ranks wait at each batch, so that each rank needs the same number of batches."""
         return self._ranks.world_size > 1
 
     @abstractmethod
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
-        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: nothing of
-        it can be decoded. `start` None: see `_late`."""
+        """The batches of the epoch from `start` on (None: see `_late`), each with the number of clips of this rank that
+        are done with it. None stands for a batch without any clip that can be decoded."""
 
     @abstractmethod
     def _take(self) -> Callable[[], None]:
-        """How to end the processes and threads of this loader, of which it has none from now on."""
+        """Give up the processes and threads of this loader; returns the function that ends them."""
 
     # --- iterating ---
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `for` shows, or that is being shown; from 0."""
+        """The current epoch, or between two epochs the next one; from 0."""
         return self._epoch
 
     def __len__(self) -> int:
@@ -166,21 +187,22 @@ class Epochs(IterableDataset[Batch]):
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
     def _refuse_empty_epochs(self) -> None:
-        """Raises `ConfigError` if no epoch has a batch: a loop would train on nothing, and not notice."""
+        """Raises `ConfigError` if an epoch has no batch: a loop would train on nothing, and not notice."""
         if not len(self):
             raise ConfigError(
-                f"drop_last: an epoch has {self._clips} clips, which are no whole batch of {self._batch_size}; lower "
-                "batch_size, or use drop_last=False"
+                f"an epoch has {self._clips} clips, less than a batch of {self._batch_size}; lower batch_size, or use "
+                "drop_last=False",
+                field="drop_last",
+                code="conflict",
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or what is left of the one whose state was loaded."""
-        if get_worker_info() is not None:
-            raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
+        """The batches of the next epoch, or of the rest of the epoch whose state was loaded."""
+        refuse_workers()
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
-        # An epoch begins with its first batch: frameworks make iterators that they never ask for one.
+        # An epoch begins with its first batch: frameworks make iterators from which they never take a batch.
         if self._begun:
             self._epoch, self._clips_done = self._epoch + 1, 0
         self._begun, self._resuming = True, False
@@ -188,7 +210,7 @@ class Epochs(IterableDataset[Batch]):
         whole, taker = False, threading.get_ident()
         try:
             batches = self._epoch_from(self.position())
-            for batch, done in self._going_on(self._in_step(batches) if self._keeps_step else batches):
+            for batch, done in self._while_current(self._in_step(batches) if self._keeps_step else batches):
                 self._clips_done = done * self._ranks.world_size
                 if batch is not None:
                     yield batch if self._map is None else self._map(batch)
@@ -202,8 +224,8 @@ class Epochs(IterableDataset[Batch]):
                 else:
                     _in_a_thread(lambda: self._end(iteration))
 
-    def _going_on(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:
-        """`batches`, as long as this is the iteration that the loader is in."""
+    def _while_current(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:
+        """`batches`, as long as this is the current iteration. Raises `ConfigError` when it no longer is."""
         mine = self._iteration, os.getpid()
         while (self._iteration, os.getpid()) == mine:
             try:
@@ -211,18 +233,18 @@ class Epochs(IterableDataset[Batch]):
             except Exception:
                 if self._iteration is mine[0]:
                     raise
-                break  # what it waited for was ended
+                break  # another thread ended the source of the batches
             if self._iteration is not mine[0]:
                 break
             if item is None:
                 return
             yield item
-        raise ConfigError(ONE_AT_A_TIME)
+        raise iteration_over()
 
     def _begin(self, make: Callable[[], T]) -> T:
-        """Have that made which the iteration needs of processes and threads.
+        """Start the processes and threads of the iteration by `make`, and return its result.
 
-        Raises `EsspError` if the iteration is over meanwhile; then nothing is left.
+        Raises `EsspError` if the iteration ends meanwhile; its processes and threads are ended then.
         """
 
         def begin() -> T | None:
@@ -241,12 +263,12 @@ class Epochs(IterableDataset[Batch]):
 
     @property
     def _over(self) -> bool:
-        """The iteration that began last is over."""
+        """Whether the last iteration is over."""
         return self._iteration is not self._begun_last
 
     def _in_step(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch, int]]:
-        """As many batches as the other ranks have, which wait at each step: where there is nothing to show, the batch
-        before comes again, or the first one earlier."""
+        """As many batches as the other ranks have, which wait at each step. If nothing of a batch can be decoded, the
+        batch before is repeated, or at the beginning the first batch is shown earlier."""
         shown: Batch | None = None
         missing: list[int] = []
         for batch, done in batches:
@@ -257,71 +279,74 @@ class Epochs(IterableDataset[Batch]):
         if missing:
             raise PermanentError(
                 f"rank {self._ranks.rank} can decode nothing of epoch {self._epoch} from clip {self._clips_done} on, "
-                "and the other ranks would wait for its batches; the log says what is damaged: mend it, or leave it out"
+                "and the other ranks would wait for its batches; the log names the damaged files: repair or remove them"
             )
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
-        """Have each `for` give `function(batch)` in place of the batch, and return this loader.
+        """Make each `for` give `function(batch)` instead of the batch. Returns this loader.
 
-        For frameworks that want dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
-        batch.labels})`. It runs in the thread of the loop, so what takes long is better done by `transform`.
+        For frameworks that need dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
+        batch.labels})`. The function runs in the thread of the loop; use `transform` for expensive work.
         """
         self._map = function_of("function", function)
         return self
 
     def close(self) -> None:
-        """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
-        Idempotent."""
+        """End the processes and threads of this loader, except those that other loops share. The loader can be iterated
+        over again. Idempotent."""
         unbroken(self._end)
 
     def _drop(self) -> None:
-        """End the processes and threads of this loader, and go on with the iteration."""
-        unbroken(lambda: self._end(self._begun_last, goes_on=True))
+        """End the processes and threads of this loader, but not the current iteration."""
+        unbroken(lambda: self._end(self._begun_last, keep_iteration=True))
 
-    def _end(self, iteration: object = None, *, goes_on: bool = False) -> None:
-        """End the processes and threads of this loader, and the iteration that it is in, unless that goes on. If one is
-        given, only those of that one: who ended it earlier ends what it had."""
+    def _end(self, iteration: object = None, *, keep_iteration: bool = False) -> None:
+        """End the processes and threads of this loader, and unless `keep_iteration` the current iteration. With
+        `iteration`, only if it is still the current one."""
         with self._changing.held:
             if iteration is not None and iteration is not self._iteration:
                 return
-            if not goes_on:
+            if not keep_iteration:
                 self._iteration = object()
             end = self._take()
         end()
 
     def position(self) -> Position | None:
-        """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
+        """Epoch and clip at which the next batch of this rank begins; None: with the next epoch of a running job."""
         return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
 
     def _begins_at(self, position: Position) -> bool:
-        """Whether the next `for` begins there: not with the epoch after one that was left."""
+        """Whether the next `for` begins at this position, and not with the next epoch."""
         return not self._begun and self.position() == position
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway. It ends an
+        """Make the next `for` show this epoch from its beginning, unless it is the current one anyway. This ends an
         iteration that has begun.
 
-        Raises `ConfigError` where that would lose the place of a state that was just loaded.
+        Raises `ConfigError` if a state was just loaded and this would lose its position.
         """
         epoch = whole_number("epoch", epoch, 0, MOST_EPOCHS - 1)
         if self._resuming and epoch != self._epoch:
             raise ConfigError(
-                f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
-                f"{self._epoch}; begin a loop of your own there (range(loader.epoch, epochs)), give accelerate the "
-                "loader itself and not a DataLoader of it, and resume the Trainer of Hugging Face, which counts steps, "
-                "with the batch_size and the ranks that it was saved with"
+                f"set_epoch({epoch}) would lose the loaded state, which continues in epoch {self._epoch}; begin your "
+                "own loop there (range(loader.epoch, epochs)); give accelerate the loader, not a DataLoader of it; "
+                "resume the Trainer of Hugging Face, which counts steps, with the batch_size and number of ranks of "
+                "the saved state",
+                field="epoch",
+                code="conflict",
             )
         if epoch != self._epoch or self._begun or self._late:
             self.close()
             self._late = False
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
-    def _told_epoch(self, epoch: int) -> None:
-        """Have the next `for` show what Lightning, or Fabric, calls this epoch.
+    def _set_epoch_of_lightning(self, epoch: int) -> None:
+        """Make the next `for` show the epoch to which Lightning, or Fabric, gives this number.
 
-        It counts an epoch that `max_steps` ends as a whole one, and Fabric counts from 0 again; the loader has its
-        place from the state that was loaded, and from there on both count alike. After `max_steps` at the end of an
-        epoch, Lightning takes one batch of the next one and calls that an epoch, too: the loader goes on in it.
+        Lightning counts an epoch that `max_steps` ends early as a whole one, and Fabric counts from 0 after a restart.
+        The loader takes its position from the loaded state, and keeps the difference from then on. If `max_steps` ends
+        with an epoch, Lightning takes one more batch, of the next epoch, and counts that as an epoch, too: the loader
+        continues in that epoch.
         """
         one_batch = self._batch_size * self._ranks.world_size
         if self._begun_by_state and self._begun and 0 < self._clips_done <= one_batch < self._clips_of_all:
@@ -334,8 +359,8 @@ class Epochs(IterableDataset[Batch]):
 
     @property
     def batch_sampler(self) -> _BatchSampler:
-        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over."""
-        return _BatchSampler(_Sampler(self._told_epoch))
+        """For Lightning, which calls `set_epoch` of the `batch_sampler.sampler` of a data loader."""
+        return _BatchSampler(_Sampler(self._set_epoch_of_lightning))
 
     def __enter__(self) -> Self:
         return self
@@ -345,40 +370,44 @@ class Epochs(IterableDataset[Batch]):
     ) -> None:
         self.close()
 
-    # --- where it is ---
+    # --- state ---
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loop is, the batch in hand included: two integers, and one that says of which plan they are.
+        """The position of the loop, after the current batch, as integers.
 
-        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; after the last one, the state
-        is that of the next epoch. Every rank has the same state.
+        `epoch`: from 0. `clip`: clips of the epoch that all ranks together have taken; after the last one, the state
+        names the next epoch. `plan`: digest of the clips and their order. Every rank has the same state.
         """
         return state_of(self._epoch, self._clips_done, self._clips_of_all, self._plan)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
-        next epoch.
+        """Continue from `state`, also with another number of ranks; after the last batch of an epoch, with the next
+        epoch.
 
-        Raises `ConfigError` for the state of a loader whose clips are not the same ones.
+        Raises `ConfigError` for a state of other clips.
         """
         try:
             epoch, clip, plan = (operator.index(state[name]) for name in ("epoch", "clip", "plan"))
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"state: {shown(state)} is no state of a loader") from error
+            raise ConfigError(f"{shown(state)} is not the state of a loader", field="state", code="type") from error
         if plan != self._plan:
             raise ConfigError(
-                "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
-                "taken with"
+                "it belongs to other clips; use the catalog, split, clip and sampling with which it was saved",
+                field="state",
+                code="conflict",
             )
         ranks = self._ranks.world_size
-        most = (self._clips + 1) * ranks - 1  # so many ranks may leave some out
+        most = (self._clips + 1) * ranks - 1  # another number of ranks may leave some out
         if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= most:
-            raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
+            raise ConfigError(f"there is no clip {clip} of epoch {epoch}", field="state", code="range")
         if self._clips * ranks - clip < (self._batch_size if self._drop_last else 1) * ranks:
             epoch, clip = epoch + 1, 0
         if clip % ranks:
             raise ConfigError(
-                f"state: {clip} clips are done, which {ranks} ranks cannot share; use a number of ranks that divides it"
+                f"{clip} clips are done, which {ranks} ranks cannot share equally; use a number of ranks that divides "
+                f"{clip}",
+                field="state",
+                code="conflict",
             )
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
@@ -386,12 +415,12 @@ class Epochs(IterableDataset[Batch]):
 
 
 def nothing() -> None:
-    """There is nothing to end."""
+    """Ends nothing."""
 
 
 class _Sampler(NamedTuple):
     set_epoch: Callable[[int], None]
-    """What Lightning calls with the epoch that it counts."""
+    """Called by Lightning with the number of the epoch."""
 
 
 class _BatchSampler(NamedTuple):
@@ -399,8 +428,8 @@ class _BatchSampler(NamedTuple):
 
 
 def state_of(epoch: int, clip: int, clips: int, plan: int) -> dict[str, int]:
-    """Of a loop that is over with `clip` of the `clips` of an epoch. With all of them it is in the next one: another
-    number of ranks may have more clips an epoch, or fewer."""
+    """The state of a loop that has done `clip` of the `clips` of an epoch. After all of them it is in the next epoch,
+    since with another number of ranks an epoch may have more clips."""
     if clip >= clips:
         epoch, clip = epoch + 1, 0
     return {"epoch": epoch, "clip": clip, "plan": plan}
@@ -409,12 +438,12 @@ def state_of(epoch: int, clip: int, clips: int, plan: int) -> dict[str, int]:
 def closed_when_abandoned(
     loader: IterableDataset[Batch], close: Callable[[], None]
 ) -> weakref.finalize[[Callable[[], None]], IterableDataset[Batch]]:
-    """Have `close` called when nobody holds the loader any more, but not at the end of the process."""
+    """Call `close` when the loader is garbage-collected, but not at the end of the process."""
     finalizer = weakref.finalize(loader, _in_a_thread, close)
     finalizer.atexit = False
     return finalizer
 
 
 def _in_a_thread(close: Callable[[], None]) -> None:
-    """The garbage collector may run in a thread that `close` waits for."""
+    """In a new thread, since the garbage collector may run in a thread for which `close` waits."""
     guarded("essp-loader-close", close).start()

@@ -1,7 +1,7 @@
-"""The job that a loader runs: made of the loader's arguments, checked, and spoken of in the loader's words.
+"""The job that a loader runs: built from the loader's arguments, and checked like any other job.
 
-A loader is a job with `consumers` (see `essp_common/job/spec.py`), which is checked as any other one (`preflight`). Who
-gave arguments knows nothing of the fields of that job: errors and warnings name the arguments in their place.
+A loader is a job with `consumers` (see `essp_common/job/spec.py`). Its errors and warnings name the loader's arguments,
+since the user has never seen the job.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import gettempdir
 from typing import Any
 
 from pydantic import ValidationError
 
-from essp.api.arguments import MOST_DECODERS, mapping_of, plain, whole_number
+from essp.api.arguments import mapping_of, plain
+from essp.api.loader_arguments import CLIP_NAMES, Limits
 from essp.loops.source import OwnSource
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
-from essp_common.job.fields import MOST_READERS
+from essp_common.field_names import Names, fields_named, renamed_in_text
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
@@ -33,120 +33,131 @@ from essp_engine.preflight.preflight import Preflight, preflight
 log = logging.getLogger(__name__)
 
 NAME = "loop"
-EPOCHS = 1000
-"""Epochs of a job; a loader that goes on beyond them begins another one, unless it shares the job."""
-ENOUGH_BYTES = 2**50
+_EPOCHS = 1000
+"""Epochs of a job. A loader that reaches the end starts another job, unless it shares the job."""
+_ENOUGH_BYTES = 2**50
 """The budget with which a job is checked that will get as much as it needs."""
-ARGUMENTS = {
-    f"consumers.{NAME}.batch_size": "batch_size",
-    f"streams.{NAME}.": "",
-    f"streams.{NAME}: ": "feature: ",
+_NAMES = {
+    "epochs": "limits.epochs",
+    "sampling.rank": "rank",
+    "sampling.ranks": "world_size",
+    "data.consumed": "split",
+    "limits.budget": "limits.memory",
+}
+_NAMES_OF_ARGUMENTS = {
+    **_NAMES,
+    **CLIP_NAMES,
     "data.catalog": "catalog",
     "data.train": "split",
-    "data.consumed": "split",
+    "data.validation": "split",
     "data.validation_fraction": "validation_fraction",
-    "name a split in data.validation": "set it to 0 and train on all",
-    "limits.budget": "memory",
-    "limits.dead_ratio": "dead_ratio",
-    "clip.resize": "clip.size",
-    "clip.resize.height": "clip.size",
-    "clip.resize.width": "clip.size",
-    "sampling.": "",
-    "sampling: ": "",
+    f"streams.{NAME}": "feature",
+    f"streams.{NAME}.feature": "feature",
+    f"streams.{NAME}.params": "params",
 }
-"""Field of a job -> argument of a loader, in messages."""
-ARGUMENTS_OF_A_FILE = {f"consumers.{NAME}.batch_size": "batch_size", "data.consumed": "split"}
-"""The same where the job is a file of the user's."""
 
 
-def unused_output() -> str:
-    """The URI of a folder that is not there: a loop's job is checked with it, and gets a folder when it begins."""
-    return as_uri(os.path.join(gettempdir(), f"essp-loop-{uuid.uuid4().hex}"))
+def names_for_arguments(limits: Limits) -> Names:
+    """What `Loader(...)` calls the fields of its job."""
+    return {**_NAMES_OF_ARGUMENTS, **_batch_sizes(limits)}
 
 
-def names_of(loops: int) -> list[str]:
-    """Names for the consumers of a job that `loops` loops share."""
-    count = whole_number("loops", loops, 1, MOST_READERS // 2)
-    return [NAME, *(f"{NAME}-{number}" for number in range(2, count + 1))]
+def names_for_a_file(stream: str, limits: Limits) -> Names:
+    """What `Loader.of` calls the fields of its job: as the user's file has them, but for the arguments."""
+    names = {**_NAMES, **_batch_sizes(limits), f"streams.{NAME}": f"streams.{stream}"}
+    if limits.memory is None:
+        del names["limits.budget"]
+    return names
 
 
-def own_source(
-    document: Mapping[str, Any], words: Mapping[str, str], ranks: Rendezvous, decoders: int, bounded: bool
-) -> OwnSource:
-    """Of the job that `document` describes; `words` is what its fields are called in messages. Nothing is started.
+def _batch_sizes(limits: Limits) -> Names:
+    return {f"consumers.{name}.batch_size": "batch_size" for name in _consumers(limits)}
 
-    Raises `ConfigError`.
+
+def document_of(
+    *,
+    data: Mapping[str, Any],
+    clip: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    stream: Mapping[str, Any],
+    batch_size: int,
+    bounds: Mapping[str, Any],
+    limits: Limits,
+    ranks: Rendezvous,
+) -> dict[str, Any]:
+    """The job of a loader. `data` to `stream` are its sections; `bounds`: its `limits`, where the loader's own say
+    nothing."""
+    return {
+        "name": NAME,
+        "output": _unused_output(),
+        "epochs": _EPOCHS if limits.epochs is None else limits.epochs,
+        "data": data,
+        "clip": clip,
+        "sampling": {**sampling, "rank": ranks.rank, "ranks": ranks.world_size},
+        "streams": {NAME: stream},
+        "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in _consumers(limits)},
+        "limits": {"budget": _ENOUGH_BYTES, **bounds, **limits._job_section()},
+    }
+
+
+def own_source(document: Mapping[str, Any], names: Names, ranks: Rendezvous, limits: Limits) -> OwnSource:
+    """The source of the clips of the job that `document` describes. Nothing is started.
+
+    `names`: what errors and warnings call the fields of the job. Raises `ConfigError`.
     """
-    processes = whole_number("decoders", decoders, 0, MOST_DECODERS) or max(1, cpu_count() // ranks.local_world_size)
     settings = Settings()
-    return OwnSource(_spec_of(document, words), _Check(settings, words), settings, processes, bounded)
+    spec = _spec_of(document, names)
+    decoders = limits.decoders or max(1, cpu_count() // ranks.local_world_size)
+    bounded = spec.limits.budget != _ENOUGH_BYTES
+    return OwnSource(spec, _Check(settings, names), settings, decoders, bounded)
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The preflight of a loader's job, in the loader's words."""
+    """The preflight of a loader's job. Its errors and warnings name the loader's arguments."""
 
     settings: Settings
-    words: Mapping[str, str]
+    names: Names
 
     def __call__(self, spec: JobSpec) -> Preflight:
         stores = Stores((*self.settings.stores, f"file://{os.path.realpath(gettempdir())}"))
-        with _in_words(self.words):
+        with fields_named(self.names, JobSpec):
             found = preflight(spec, stores)
         for warning in found.warnings:
-            log.warning("%s", _said(warning, self.words))
+            log.warning("%s", renamed_in_text(warning, self.names, JobSpec))
         return found
 
 
-def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
-    with _in_words(words):
+def _spec_of(document: Mapping[str, Any], names: Names) -> JobSpec:
+    with fields_named(names, JobSpec):
         try:
             return JobSpec.model_validate(plain(document))
         except ValidationError as error:
             raise ConfigError.together(problems(error, JobSpec)) from error
 
 
+def _consumers(limits: Limits) -> Sequence[str]:
+    """The name of each loop that may share the job."""
+    return [NAME, *(f"{NAME}-{number}" for number in range(2, limits.loops + 1))]
+
+
+def _unused_output() -> str:
+    """The URI of a folder that does not exist. A loader's job is checked with it, and gets a folder when it starts."""
+    return as_uri(os.path.join(gettempdir(), f"essp-loop-{uuid.uuid4().hex}"))
+
+
 def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:
-    """The `data` of a job that feeds a loop with this split."""
-    if name not in ("train", "validation", "test") or (name == "train" and plain(validation_fraction) == 0):
-        return {"train": name, "validation": name}  # nothing is set aside
-    if name == "test" and plain(validation_fraction) == 0:
-        return {"consumed": name}  # it is what it is, whatever is set aside for others
+    """The `data` of a job that feeds a loop with this split, without the catalog."""
+    none_aside = plain(validation_fraction) == 0
+    if name not in ("train", "validation", "test") or (name == "train" and none_aside):
+        return {"train": name, "validation": name}  # no videos are set aside
+    if name == "test" and none_aside:
+        return {"consumed": name}  # the same whether or not videos are set aside
     return {"validation_fraction": validation_fraction, "consumed": name}
 
 
-def visits_of(clips_per_visit: int, step: int | None, window: int | None) -> dict[str, Any]:
-    """What the `sampling` of a job says of visits: nothing, where each clip is drawn by itself."""
-    clips = whole_number("clips_per_visit", clips_per_visit, 1)
-    if window is not None and clips == 1:
-        raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
-    if clips == 1 and step is None:
-        return {}
-    return {
-        "kind": "pooled" if step is None else "exhaustive",
-        "step": 1 if step is None else step,
-        "clips_per_visit": clips,
-        "window": 64 * clips if window is None else window,
-    }
-
-
 def params_of(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
-    """Without parameters, `rgb` is all frames of the clip."""
+    """The parameters of the feature. By default, `rgb` takes all `frames` of a piece of a clip."""
     if params is not None:
         return mapping_of("params", params)
     return {"frames": frames} if isinstance(feature, str) and feature == "rgb" else {}
-
-
-@contextmanager
-def _in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Errors of this block name arguments of a loader in place of fields of a job."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(_said(str(error), words)) from error
-
-
-def _said(text: str, words: Mapping[str, str]) -> str:
-    for field in sorted(words, key=len, reverse=True):
-        text = text.replace(field, words[field])
-    return text

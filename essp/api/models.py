@@ -29,19 +29,22 @@ from essp_engine.learning.models import AnyClassifier, built, load_member
 
 @dataclass(frozen=True)
 class StreamModel:
-    """One trained network of a model, and what it sees.
+    """One trained network of a model, and its input.
 
-    feature: the feature it was trained on, one of `essp.features()`.
-    params: the parameters of that feature.
-    weight: its share of the fused score; the shares of a model sum to 1.
-    crop: side of the square that the network sees, px.
-    views: how many such squares of each frame are scored.
+    trainer: the trainer of the job that trained it.
+    stream: the stream of the job on which it was trained.
+    feature: the feature on which it was trained, one of `essp.features()`.
+    params: the parameters of the feature.
+    weight: weight in the fused score; the weights of a model sum to 1.
+    crop: side of the square input of the network, in pixels.
+    views: number of squares of each frame that are scored.
     scale: side of the square that is cut from a frame and resized to `crop`, as a share of the frame's short side.
     layout: how the feature's values are read.
-    network: the name of the network, or of the encoder of descriptors.
-    module: takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises uint8 by itself
-        (`module.mean`, `module.std`, per channel), takes float32 as it is, and gives `Scores`, whose `logits` are `(B,
-        K)`. In evaluation mode. An encoder takes descriptors `(B, T, H, W, C)` as they are.
+    classes: class names; a score is at the index of its class.
+    network: name of the network, or of the encoder of descriptors.
+    module: the PyTorch module, in evaluation mode. It takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature
+        gives it; it normalises uint8 (`module.mean`, `module.std`, per channel), but not float32. It returns `Scores`,
+        with `logits` of shape `(B, K)`. An encoder takes descriptors `(B, T, H, W, C)`.
 
     For example:
 
@@ -63,9 +66,9 @@ class StreamModel:
     module: AnyClassifier
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
-        """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation.
+        """The class probabilities of one clip, `(K,)`, from its feature `(T, H, W, C)`, cropped as in evaluation.
 
-        Raises `ConfigError` for what is no such feature."""
+        Raises `ConfigError` for an array of another shape or type."""
         seen = evaluation_view(self._checked(feature), Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
@@ -73,8 +76,8 @@ class StreamModel:
         return scores
 
     def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:
-        """`(D,)` what the last layer reads of one clip, from its feature `(T, H, W, C)`: the mean over frames and
-        views. A model that learned from features (`Model.reads_features`) is asked with these beside the scores."""
+        """The input of the last layer for one clip, `(D,)`, from its feature `(T, H, W, C)`: the mean over frames and
+        views. `Model.fuse` needs these in addition to the scores if `Model.reads_features`."""
         inputs = HeadInputs(self.module)
         try:
             self.score(feature)
@@ -92,25 +95,28 @@ class StreamModel:
         else:
             return np.ascontiguousarray(feature)
         raise ConfigError(
-            f"feature: it is {said}; {self.trainer} takes {self.feature} as `essp.compute_feature` gives it, uint8 or "
-            f"float32 of shape (T, H, W, {channels})"
+            f"{self.trainer} takes {self.feature} as `essp.compute_feature` returns it, uint8 or float32 of shape "
+            f"(T, H, W, {channels}), got {said}",
+            field="feature",
+            code="type",
         )
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: a network for each stream that counts, and how their scores become one.
+    """A trained model: a network for each stream with a weight above 0, and the fusion of their scores.
 
-    clip: the clips it was trained on: `frames`, `stride`, `resize`.
-    clips_per_video: how many clips of a video are scored, spread evenly over it.
+    classes: class names; a score is at the index of its class.
+    clip: the clips on which it was trained: `frames`, `stride`, `resize`.
+    clips_per_video: number of clips of a video that are scored, at even distances.
     streams: trainer -> its network.
-    strategy: the strategy that fuses their scores, with its parameters.
-    rule: `mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip.
-    reads_features: whether the strategy learned from features of clips, so that `fuse` needs them, too.
-    background: the class that shows none of the others, and that no video is answered with; None: the model has learned
-        none.
-    independent: the classes are labels, of which a video may have any number: scores need not sum to 1, and one above
-        0.5 says that a video more likely has that label than not.
+    strategy: the strategy that fuses the scores, with its parameters.
+    rule: `mean` or `product` of the networks' mean scores, by weight; None: the strategy reads the score of each clip.
+    reads_features: whether the strategy was fitted on features of clips, so that `fuse` needs them, too.
+    background: the class of videos that show no other class, which is never an answer; None: the model has no such
+        class.
+    independent: the classes are labels, and a video may have any number of them: scores need not sum to 1, and a score
+        above 0.5 means that the video probably has the label.
     fusion: scores of clips by trainer -> scores by video; `fuse` calls it.
 
     For example:
@@ -133,26 +139,34 @@ class Model:
     def fuse(
         self, scores: Mapping[str, NDArray[Any]], features: Mapping[str, NDArray[Any]] | None = None
     ) -> NDArray[np.float64]:
-        """`(V, K)` fused scores of V videos, from each network's scores of their T clips, `(V, T, K)` in time order.
+        """Fuse each network's scores of the T clips of V videos, `(V, T, K)` in time order, into `(V, K)`.
 
-        A model with a `rule` also takes the means over the clips, `(V, K)`. `features`: what `StreamModel.embed` gives
-        of the same clips, `(V, T, D)`, for a model that reads them. Raises `ConfigError` when a network's scores or
-        features are missing, have another shape or are of other videos, or means are given to a model that looks at
-        each clip.
+        A model with a `rule` also takes the means over the clips, `(V, K)`. `features`: the results of
+        `StreamModel.embed` for the same clips, `(V, T, D)`, for a model that reads them. Raises `ConfigError` if a
+        network's scores or features are missing, or have the wrong shape or number of videos, or if means are given to
+        a model that reads each clip.
         """
         given = {} if features is None else mapping_of("features", features)
         scores = mapping_of("scores", scores)
         if self.reads_features and (missing := sorted(set(self.streams) - set(given))):
-            raise ConfigError(f"{self.strategy} reads features, and those of {', '.join(missing)} are missing")
+            raise ConfigError(
+                f"{self.strategy} reads features, and those of {', '.join(missing)} are missing",
+                field="features",
+                code="missing",
+            )
         if missing := sorted(set(self.streams) - set(scores)):
-            raise ConfigError(f"the scores of {', '.join(missing)} are missing; the model fuses {sorted(self.streams)}")
-        parts = {name: self._by_clip(name, _numbers(f"the scores of {name}", scores[name])) for name in self.streams}
+            raise ConfigError(
+                f"the scores of {', '.join(missing)} are missing; the model fuses {', '.join(sorted(self.streams))}",
+                field="scores",
+                code="missing",
+            )
+        parts = {name: self._by_clip(name, _numbers("scores", name, scores[name])) for name in self.streams}
         if len({len(part.means) for part in parts.values()}) > 1:
             each = ", ".join(f"{name} {len(part.means)}" for name, part in parts.items())
-            raise ConfigError(f"the scores are of different numbers of videos: {each}")
+            raise ConfigError(f"the numbers of videos differ: {each}", field="scores", code="conflict")
         if self.reads_features:
             parts = {
-                name: _with_features(name, part, _numbers(f"the features of {name}", given[name]))
+                name: _with_features(name, part, _numbers("features", name, given[name]))
                 for name, part in parts.items()
             }
         return self.fusion(parts).probabilities
@@ -160,13 +174,17 @@ class Model:
     def _by_clip(self, name: str, scores: NDArray[np.float64]) -> ClipScores:
         if not 1 <= scores.ndim <= 3 or scores.shape[-1] != len(self.classes) or 0 in scores.shape[1:]:
             raise ConfigError(
-                f"the scores of {name} have the shape {scores.shape}; give (videos, clips, {len(self.classes)})"
+                f"must have the shape (videos, clips, {len(self.classes)}), got {scores.shape}",
+                field=f"scores.{name}",
+                code="type",
             )
         if scores.ndim < 3:
             if self.rule is None:
                 raise ConfigError(
-                    f"the scores of {name} have the shape {scores.shape}, and {self.strategy} looks at each clip: give "
-                    "(videos, clips, classes)"
+                    f"{self.strategy} reads the score of each clip: must have the shape (videos, clips, classes), got "
+                    f"{scores.shape}",
+                    field=f"scores.{name}",
+                    code="type",
                 )
             scores = np.atleast_2d(scores)[:, None]
         videos, clips, classes = scores.shape
@@ -176,18 +194,19 @@ class Model:
 
 
 def load_model(uri: str | Path, *, device: str | torch.device = "cpu") -> Model:
-    """The trained model at a path or URI: the output of the job that trained it, or its `model` folder.
+    """Load a trained model from a path or URI: the output of the job that trained it, or its `model` folder.
 
-    Networks that have no say in the fused score are left out. Weights are checked against the model's manifest.
+    Networks with weight 0 in the fused score are left out. Weights are checked against the model's manifest.
 
         model = essp.load_model("runs/ucf101")
         rgb = model.streams["rgb"]
         clip = essp.decode("a.mp4", clip=model.clip)
         scores = rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,), in the order of model.classes
 
-    device: where the networks are put, as torch names it.
-    Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest, and
-    `ConfigError` for a network that is not installed here, or is named by a path that `ESSP_CODE` does not allow.
+    device: the PyTorch device of the networks.
+
+    Raises `NotFound` if there is no model, `PermanentError` for weights that differ from the manifest, and
+    `ConfigError` for a network that is not installed here, or whose path `ESSP_CODE` does not allow.
     """
     settings, where = Settings(), torch_device(device)
     store, found = open_model(Stores(settings.stores), uri_of("uri", uri))
@@ -210,17 +229,23 @@ def load_model(uri: str | Path, *, device: str | torch.device = "cpu") -> Model:
     )
 
 
-def _numbers(what: str, values: Any) -> NDArray[np.float64]:
+def _numbers(argument: str, name: str, values: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: {shown(values)} is no array of numbers") from error
+        raise ConfigError(
+            f"must be an array of numbers, got {shown(values)}", field=f"{argument}.{name}", code="type"
+        ) from error
 
 
 def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipScores:
     rows = features.reshape(-1, features.shape[-1]).astype(np.float16) if features.ndim else features
     if rows.ndim != 2 or len(rows) != len(part.clips):
-        raise ConfigError(f"the features of {name} are of {len(rows)} clips, its scores of {len(part.clips)}")
+        raise ConfigError(
+            f"must be of as many clips as the scores, {len(part.clips)}, got {len(rows)}",
+            field=f"features.{name}",
+            code="conflict",
+        )
     return replace(part, features=rows)
 
 

@@ -1,6 +1,6 @@
-"""Pictures to be classified: their files become records, which a predict job reads.
+"""Pictures to classify: their files become records, which a predict job reads.
 
-A picture is a clip of one frame, so only a model of such clips can say something of it.
+A picture is a clip of one frame, so only a model that was trained on such clips can classify it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from essp_common.records.writer import Writer
 from essp_common.wiring import Stores
 
 SPLIT = "train"
-"""What a predict job calls the records that it reads."""
+"""The split of a predict job's records."""
 
 
 def suffixes_for(model: FusedModel) -> frozenset[str]:
-    """Of the files that are pictures to this model."""
+    """Suffixes of the files that this model reads as pictures; empty if it reads only videos."""
     return IMAGE_SUFFIXES if model.clip.frames == 1 else frozenset()
 
 
 def write_records(
     pictures: Iterable[VideoRow], data_set: DataSet, stores: Stores
 ) -> tuple[dict[str, VideoRow], list[tuple[VideoRow, str]]]:
-    """Write the files as they are. Returns the id of each record with its picture, and pictures with why they cannot be
-    used; whether their bytes are an image is seen when they are read. If none can be used, nothing is written.
+    """Write the files unchanged, each as a record. Nothing is written if no file can be used.
+
+    Returns record id -> picture, and the pictures that cannot be used, each with the reason. Whether the bytes are an
+    image is checked when a record is read.
     """
     written: dict[str, VideoRow] = {}
     refused: list[tuple[VideoRow, str]] = []

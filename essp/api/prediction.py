@@ -1,8 +1,7 @@
-"""Classifying videos and pictures with a trained model: `essp.predict`, and what `essp predict` and the demo run.
+"""Classify videos and pictures with a trained model: `essp.predict`, also for `essp predict` and the demo.
 
-Videos become a catalog, pictures become records, in a temporary folder each with a predict job, which runs in this
-process through the same decoders and extractors as training. What cannot be used is an answer with the reason; the
-others are classified.
+Videos become a catalog, and pictures become records, in a temporary folder. A predict job for each of the two runs in
+this process, through the same decoders and extractors as training. The answer for an unusable file is the reason.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing
 from essp_common.distribution import needs_extra, require
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.field_names import fields_named
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.keys import is_hidden
@@ -48,14 +48,27 @@ from essp_common.wiring import Stores
 _LOOK_S = 0.1
 _SEGMENTS_EVERY_S = 1.0
 _CATALOG = "catalog.parquet"
+_ARGUMENTS = {
+    "predictor.model": "model",
+    "predictor.segments": "segments",
+    "sampling.every_s": "every_s",
+    "predictor.highlight": "highlight",
+    "predictor.highlight.weight": "highlight",
+    "predictor.highlight.floor": "floor",
+}
+"""What `predict` calls the fields of its job."""
 
 Watch = Callable[[JobStatus, int], None]
-"""Called several times a second with the job as it stands and the number of videos; an exception ends the job."""
+"""Called several times a second with the status of the job and the number of videos; an exception ends the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a video in which a class is seen.
+    """A part of a video that shows a class.
+
+    class_name: the class.
+    start_s, end_s: its time in the video, in seconds.
+    score: probability of the class there.
 
     For example:
 
@@ -71,39 +84,39 @@ class Segment:
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of it, by video in the order asked, and as often as each was asked for."""
+    """The answers for the videos, in the order given; a video that was given twice has two."""
 
     model: str
     classes: tuple[str, ...]
     rows: tuple[Prediction, ...]
     segments: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
-    """Video -> where its classes are seen, the surest first; empty when that was not asked for."""
+    """Video -> segments in which its classes are seen, highest score first; empty unless `Look.segments`."""
     independent: bool = False
-    """The model has learned labels, each by itself."""
+    """The model was trained on labels that do not exclude each other."""
 
     def labels(self, row: Prediction) -> tuple[str, ...]:
-        """What a video likelier shows than not, the likeliest first; empty, if the model has learned classes."""
+        """Labels with a probability above 0.5, the most likely first; empty if the model was trained on classes."""
         if not self.independent:
             return ()
         return tuple(name for name, score in row.top(self.classes, len(row.scores)) if score > 0.5)
 
     @property
     def complete(self) -> bool:
-        """Every video has a class."""
+        """Whether every video has a class."""
         return all(row.class_name is not None for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class VideoPrediction:
-    """What a model says of one video.
+    """The answer of a model for one video.
 
-    video: as it was given; of a folder's files, the path below the folder added.
-    class_name: the likeliest class; None when nothing of the video could be decoded.
-    scores: class -> probability, the likeliest first; empty when nothing of the video could be decoded.
-    clips: how many clips were scored.
-    error: why clips are missing, or all of them; None: none are.
-    segments: where in the video its classes are seen, the surest first; empty when that was not asked for.
-    labels: of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first.
+    video: path or URI as given; for a file of a folder, followed by the path below the folder.
+    class_name: the most likely class; None if no clip of the video could be decoded.
+    scores: class -> probability, the most likely first; empty if no clip of the video could be decoded.
+    clips: number of clips that were scored.
+    error: why some or all clips are missing; None: no clip is missing.
+    segments: the parts of the video that show a class, highest score first; empty without `segments=True`.
+    labels: for a model that was trained on labels: those with a probability above 0.5, the most likely first.
 
     For example:
 
@@ -122,21 +135,21 @@ class VideoPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How videos are looked at."""
+    """Options of a prediction."""
 
     segments: bool = False
-    """Also say where in each video its classes are seen."""
+    """Also find the parts of each video that show a class."""
     every_s: float | None = None
     """Seconds from one clip to the next; None: as many clips of each video as in training, or with `segments` one a
     second."""
     highlight: str | None = None
-    """`contrast` or `actionness`: how much each clip counts; None: all the same."""
+    """How clips are weighted: `contrast` or `actionness`; None: equally."""
     floor: float = 0.1
-    """What each clip counts at least with `highlight`."""
+    """The least weight of a clip, with `highlight`."""
 
     @property
     def sampling(self) -> dict[str, float]:
-        """What a job says of it; empty: as in training."""
+        """The `sampling` of the job; empty: as in training."""
         every_s = _SEGMENTS_EVERY_S if self.every_s is None and self.segments else self.every_s
         return {} if every_s is None else {"every_s": every_s}
 
@@ -154,30 +167,31 @@ def predict(
     highlight: Literal["contrast", "actionness"] | None = None,
     floor: float = 0.1,
 ) -> list[VideoPrediction]:
-    """Classify videos with a trained model: the answers of `essp predict`, one for each video in the order given.
+    """Classify videos with a trained model, as `essp predict` does: one answer for each video, in the order given.
 
-    videos: files, folders of them (all videos in them), or their URIs; one or several. Pictures, too, for a model that
-        was trained on clips of one frame, as one of records is.
-    model: the output of the job that trained it, or its `model` folder; path or URI.
-    segments: also say where in each video its classes are seen, no more finely than clips are apart.
-    every_s: seconds from one clip to the next, however long a video is; None: as many clips of each video as in
+    videos: files, folders (all videos in them), or their URIs; one or several. Also pictures, for a model that was
+        trained on clips of one frame, such as records.
+    model: path or URI of the output of the job that trained it, or of its `model` folder.
+    segments: also find the parts of each video that show a class, with the resolution of the distance between clips.
+    every_s: seconds from one clip to the next in videos of any length; None: as many clips of each video as in
         training, or with `segments` one a second.
-    highlight: let clips in which something is seen count more in the score of their video, which helps where most of a
-        video shows none of the classes. `contrast`: clips whose scores stand out from the rest of the video.
-        `actionness`: clips that are not background, of a model that has learned one.
-    floor: what each clip counts at least with `highlight`, where 1 is the most.
+    highlight: weight clips that show something more in the score of their video. This helps if most of a video shows
+        no class. `contrast`: clips whose scores differ from the rest of the video. `actionness`: clips that are not
+        background, for a model with a background class.
+    floor: the least weight of a clip with `highlight`; the largest weight is 1.
 
         for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
             print(answer.video, answer.class_name or answer.error, answer.scores)
 
-    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A call takes seconds to
-    start; give it many videos at once. Raises `NotFound` if the model does not exist, and `EsspError` if the job fails
-    as a whole. Ctrl-C ends it in order.
+    Child processes read the files, so for a file that crashes FFmpeg the answer has an `error`. A call takes seconds to
+    start, so give many videos at once. Raises `NotFound` if the model does not exist, `ConfigError` for an invalid
+    argument, and `EsspError` if the whole job fails. Ctrl-C ends it cleanly.
     """
     require("essp.predict", "torch")
     given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
     look = Look(segments, every_s, highlight, floor)
-    answers = classify(given, uri_of("model", model), Settings(), _unwatched, look)
+    with fields_named(_ARGUMENTS, JobSpec):
+        answers = classify(given, uri_of("model", model), Settings(), _unwatched, look)
     return [
         VideoPrediction(
             row.video_id,
@@ -193,15 +207,16 @@ def predict(
 
 
 def _unwatched(status: JobStatus, videos: int) -> None:
-    """For callers who look at the result alone."""
+    """For callers that need only the result."""
 
 
 def classify(
     videos: Sequence[str], model_uri: str, settings: Settings, watch: Watch, look: Look = AS_IN_TRAINING
 ) -> Answers:
-    """Probe, run the job, collect the answers. `watch` sees how far it is.
+    """Probe the files, run the jobs, and collect the answers. `watch` is called with the progress.
 
-    Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
+    Raises `NotFound` if the model does not exist, `ConfigError` for an invalid look, and `EsspError` if the whole job
+    fails.
     """
     stores = Stores(settings.stores)
     _, model = open_model(stores, model_uri)
@@ -237,14 +252,14 @@ def classify(
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: frozenset[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
-    """A row for each file that is meant, as often as it is; what is not there is a row with the reason. Of a folder,
-    the files with such suffixes, by name.
+    """A row for each file, also for each repetition; the row has an error if the file does not exist. A folder stands
+    for its files with these suffixes, sorted by name.
     """
     return [row for text in videos for row in _meant(text, stores, suffixes)]
 
 
 def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
-    """Fill in what the files hold, or why they cannot be used."""
+    """The rows with the properties of their files, or with the error that makes a file unusable."""
     wanted = {row.uri: row for row in rows if row.error is None}
     options = ProbeOptions(workers=max(1, min(cpu_count(), len(wanted))))
     with Prober(settings.stores, options) as prober:
@@ -253,10 +268,9 @@ def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
 
 
 def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TRAINING, records: str = "") -> JobSpec:
-    """The predict job: clips as in training, and only the streams that have a say.
+    """The predict job, with the clips of the training, and only the streams whose network has a weight.
 
-    `records`: what it is to read in place of the catalog of its output. Raises `ConfigError` for a look that makes no
-    sense.
+    `records`: the data set to read; empty: the catalog in its output. Raises `ConfigError` for an invalid look.
     """
     sampling = look.sampling or {"clips_per_video": model.clips_per_video}
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
@@ -269,7 +283,7 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
         "sampling": {} if records else {"kind": "uniform", **sampling},
         "streams": streams,
         "predictor": {"model": model_uri, "segments": look.segments, "highlight": highlight},
-        "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
+        "limits": {"dead_ratio": 1.0},  # a bad video has an error of its own
     }
     try:
         return JobSpec.model_validate(document)
@@ -305,11 +319,11 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
 
 
 def _nothing_in(folder: str, others: int, suffixes: frozenset[str]) -> str:
-    """Why no file of a folder is meant."""
+    """Why a folder has no file to classify."""
     pictures = "" if suffixes <= VIDEO_SUFFIXES else " or picture"
     but = f", only {counted(others, 'other file')}" if others else ""
     read = ", ".join(sorted(suffixes - (VIDEO_SUFFIXES - READ_SUFFIXES)))
-    return f"there is no video{pictures} in the folder {folder}{but}; what ends in one of these is read: {read}"
+    return f"there is no video{pictures} in the folder {folder}{but}; files with these suffixes are read: {read}"
 
 
 def _unused(row: VideoRow, error: str) -> Prediction:
@@ -319,7 +333,7 @@ def _unused(row: VideoRow, error: str) -> Prediction:
 def _of_videos(
     spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch
 ) -> tuple[list[Prediction], dict[str, tuple[Segment, ...]]]:
-    """The answers of the job, and where in each video, if it is to say that."""
+    """The answers of the job, and the segments of each video if it finds them."""
     store = Stores(settings.stores).under(spec.output)
     write_catalog(store, _CATALOG, Catalog(tuple(rows)))
     answers = _run(spec, settings, lambda status: watch(status, len(rows)))
@@ -329,7 +343,7 @@ def _of_videos(
 
 
 def _of_pictures(spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch) -> list[Prediction]:
-    """The answers, by the ids of `rows`."""
+    """The answers, with the ids of `rows`."""
     stores = Stores(settings.stores)
     written, refused = write_records(rows, DataSet(stores.under(spec.data.records)), stores)
     answers = [_unused(row, error) for row, error in refused]

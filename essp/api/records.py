@@ -1,11 +1,11 @@
-"""`essp.Records`: records for a training loop of one's own, drawn at random from few large files.
+"""`essp.Records`: records for a training loop of your own, read in random order from few large files.
 
     loader = essp.Records("data/cifar10", batch_size=32)
     for batch in loader:                        # one epoch
         step(batch.frames[:, 0], batch.labels)  # (B, H, W, C) uint8 and (B,) int64
 
-A record is a clip of one frame, and this a loader as `essp.Loader` is: iterated over, saved, resumed and shared between
-ranks alike. What it reads was made by `essp records build` (docs/records.md).
+A record is a clip of one frame. `Records` is iterated over, saved, resumed and divided among ranks like `essp.Loader`.
+`essp records build` makes the data sets that it reads (docs/records.md).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from essp.api.arguments import (
     bytes_of,
     device_of,
     function_of,
+    grouped,
     path_of,
     rendezvous_of,
     sides_of,
@@ -40,6 +41,7 @@ from essp.api.arguments import (
     whole_number,
 )
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
+from essp.api.loader_arguments import RecordSampling, checked_group
 from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
@@ -58,13 +60,13 @@ from essp_common.wiring import Stores
 from essp_engine.loading.batch import alike
 
 _AHEAD = 2
-"""Batches whose images are being decoded, scaled or transformed."""
+"""Batches whose images are decoded, scaled or transformed ahead."""
 _SAMPLE = 4096
 _MOST_SIDE = 2**15 - 1
 
 
 class Records(Epochs):
-    """The records of a data set in batches, for a loop of one's own. Each `for` over it is one epoch, in a new order.
+    """The records of a data set in batches, for a training loop of your own. Each `for` over it is one epoch.
 
         loader = essp.Records("data/cifar10", batch_size=128)
         for epoch in range(10):
@@ -76,23 +78,23 @@ class Records(Epochs):
     A record is a clip of one frame: `Batch.frames` is `(B, 1, H, W, C)`. States, ranks, `DataLoader` and frameworks: as
     with `Loader`.
 
-    Records are read in pieces, each in one pass over the files, while the loop has the piece before; if all of them
-    fit into `memory`, each is read once. The order does not depend on that.
+    Records are read ahead of the loop in pieces, each in one pass over the files; if all of them fit into `memory`,
+    each is read once. The order does not depend on that.
 
-    A damaged record is left out, and the log says so; `damaged` has them all. So are those of a file that is missing or
-    damaged: the others come where they would have come. On several ranks, which have to take as many steps each, the
-    record before it in its batch comes twice, or the batch before, if nothing of a batch can be read.
+    A damaged record is left out, with a warning in the log; `damaged` lists them all. The records of a missing or
+    damaged file are left out, too, and the others keep their places in the order. With several ranks, which must take
+    the same number of steps, the record before it in its batch is repeated; if no record of a batch can be read, the
+    batch before is repeated.
     """
 
+    @grouped(sampling=RecordSampling)
     def __init__(
         self,
         uri: str | Path,
         *,
-        batch_size: int = 32,
         size: int | tuple[int, int] | None = None,
-        seed: int = 0,
-        replacement: bool = False,
-        sample_size: int | None = None,
+        batch_size: int = 32,
+        sampling: RecordSampling = RecordSampling(),
         transform: Transform | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
@@ -103,71 +105,79 @@ class Records(Epochs):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        """Read the newest version and its tables; records are read when the first batch is asked for.
+        """Read the newest version and its tables; records are read when the first batch is requested.
 
         uri: path or URI, as given to `essp records build`.
-        batch_size: records of a batch of this rank; the last one of an epoch may have fewer (see `drop_last`).
-        size: height and width, or the side of a square, to which images are scaled until they cover it, and their
-            centre cut out. Needed unless all of them were stored as numbers of one size (`--encode raw`).
-        seed: the same seed, the same records in the same order.
-        replacement: draw samples of `sample_size` records (default: 4096) independently, each from all records, in
-            place of each record once an epoch.
-        transform: called with each record `(1, H, W, C)`, not to be written to, and a random generator that depends on
-            seed, epoch and record alone; what it returns is stacked, so it has one shape and type. It runs in threads.
+        size: `(height, width)`, or the side of a square. Images are scaled to cover it, and then cropped at the centre.
+            Required unless all images were stored as numbers of one size (`--encode raw`).
+        batch_size: records of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`).
+        sampling: which records are shown, and in which order.
+        transform: called with each record `(1, H, W, C)`, which it must not modify, and a random generator that depends
+            on seed, epoch and record only. The results are stacked, so they need the same shape and type. It runs in
+            threads.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        device: where `Batch.frames` are to be.
-        memory: bytes for records (`"4GiB"`); more make longer passes over the files, and all at once the fewest.
-        disk: bytes of a disk of this machine on which records stay that were read (`"100GiB"`), for sets in an object
-            store: later epochs, processes and trainings read from the store only what is not there. Default: none.
-        disk_folder: where they stay; processes and data sets may have it in common, and `disk` is the limit of all that
-            is in it. Default: `essp-records-` and the number of the user, in the folder for temporary files.
+        device: device of `Batch.frames`.
+        memory: bytes for records (`"4GiB"`); with more, there are fewer and longer passes over the files.
+        disk: bytes of a local disk that keeps records that were read (`"100GiB"`), for data sets in an object store:
+            later epochs, processes and training runs read only the others from the store. Default: none.
+        disk_folder: the folder that keeps them; processes and data sets may share it, and `disk` limits its total size.
+            Default: `essp-records-` and the user id, in the folder for temporary files.
         version: default: the newest one.
-        rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
+        rank, world_size: default: those of torch.distributed, or RANK and WORLD_SIZE.
 
-        Raises `ConfigError`, which names the argument and the remedy, and `NotFound` if there are no records.
+        Raises `ConfigError`, whose `field` is the argument to change, and `NotFound` if there are no records.
         """
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__(rendezvous_of(rank, world_size), drop_last)
-        if sample_size is not None and not replacement:
-            raise ConfigError("sample_size: only has a meaning with replacement=True")
-        sampled = whole_number("sample_size", _SAMPLE if sample_size is None else sample_size, 1)
+        checked_group("sampling", sampling, RecordSampling)
         self._size = None if size is None else sides_of("size", size, _MOST_SIDE)
         self._records_a_batch = whole_number("batch_size", batch_size, 1)
         self._transform = function_of("transform", transform)
         self._device = device_of(device)
         self._memory = bytes_of(memory)
-        self._seed = whole_number("seed", seed, 0)
+        self._seed = sampling.seed
         self._uri = uri_of("uri", uri)
-        number = None if version is None else whole_number("version", version, 1)
-        room = _room_of(disk, disk_folder)
-        data_set = DataSet(Stores(Settings().stores).under(self._uri))
-        self._reader = RecordReader(data_set, number, room)
-        self._files = RecordNames(data_set, self._reader.version)
-        records = self._reader.version.records
         self._share = Share(self._ranks.rank, self._ranks.world_size)
-        if not self._share.size(records):
-            raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
-        if self._size is None and self._reader.shape is None:
-            raise ConfigError("size: the images have several sizes, or are files; say to which one, such as size=224")
-        self._sample_size = min(records, sampled) if replacement else 0
-        self._labels = self._reader.table["label"].astype(np.int64)
-        self._keys = self._reader.table["key"].copy()
-        self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
         self._reading: _Reading | None = None
         self._meter = Meter()
+        self._open(None if version is None else whole_number("version", version, 1), _room_of(disk, disk_folder))
+        sample = min(self._reader.version.records, sampling.sample_size or _SAMPLE)
+        self._sample_size = sample if sampling.replacement else 0
         self._refuse_empty_epochs()
 
+    def _open(self, version: int | None, room: Room | None) -> None:
+        """Read the tables. Raises `ConfigError` if ranks or `size` do not fit the data set."""
+        data_set = DataSet(Stores(Settings().stores).under(self._uri))
+        self._reader = RecordReader(data_set, version, room)
+        self._files = RecordNames(data_set, self._reader.version)
+        if not self._clips:
+            raise ConfigError(
+                f"{self._uri} has {self._reader.version.records} records, too few for {self._ranks.world_size} ranks",
+                field="world_size",
+                code="range",
+            )
+        if self._size is None and self._reader.shape is None:
+            raise ConfigError(
+                "required, since the images are files or have several sizes; give one such as size=224",
+                field="size",
+                code="missing",
+            )
+        self._labels = self._reader.table["label"].astype(np.int64)
+        self._keys = self._reader.table["key"].copy()
+        self._names = np.array([*self._reader.classes, None], object)  # None is the name of label -1
+
     def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
-        """This loader, for several processes of this machine: each batch goes to one of them. Linux only.
+        """This loader, shared by several processes of this machine: each batch goes to one of them. Linux only.
 
             with essp.Records("data/cifar10").share(processes=2) as shared:
                 torch.multiprocessing.spawn(train, args=(model, shared), nprocs=2)
 
-        It begins where this loader is, and reads the records in a thread of this process, once for all of them. What
-        `map` was given comes along, by pickle to processes that are spawned, but not to those that open an address.
+        It begins at the position of this loader. A thread of this process reads the records, once for all processes.
+        The function of `map` is used, too: it is pickled for spawned processes, and processes that open an address do
+        not get it.
 
-        processes: how many may take batches at a time; one that has ended makes room for another.
-        memory: bytes of batches that are ready in shared memory; two for each process are in any case.
+        processes: number of processes that may take batches at a time; when one ends, another may join.
+        memory: bytes of batches that wait in shared memory; two batches for each process are kept in any case.
         """
         loader = copy.copy(self)
         loader._map, loader._device = None, torch.device("cpu")
@@ -179,33 +189,35 @@ class Records(Epochs):
         shared = SharedRecords._of(Owner(loader, about, lambda: loader.damaged, processes, memory))
         return shared if self._map is None else shared.map(self._map)
 
-    # --- what it has ---
+    # --- properties ---
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names; a label is a position in them, and -1 that of a record without one."""
+        """Class names; a label is an index into them, and -1 for a record without one."""
         return self._reader.classes
 
     @property
     def version(self) -> int:
-        """The version of the data set that this loader shows."""
+        """Version of the data set."""
         return self._reader.number
 
     def file(self, record: int) -> str:
-        """What the record of this number, as `Batch.meta["record"]` has it, was made from: the path of its image below
-        the source, and for a part of an image or a frame of a video which one. Empty: the data set does not say.
+        """The file from which a record was made: the path of its image below the source, followed by the part of an
+        image or the frame of a video. Empty if the data set does not say. `record`: a number of `Batch.meta["record"]`.
 
-        For example, to look at or relabel the images with the highest loss:
+        For example, to inspect or relabel the images with the highest loss:
 
             for record in batch.meta["record"]:
                 print(loader.file(record))
 
-        Raises `ConfigError` for a number that no record has had.
+        Raises `ConfigError` for a number that was never given to a record.
         """
         number = whole_number("record", record, 0)
         if number >= self._reader.version.next_key:
             raise ConfigError(
-                f"record: there is no record {number}; the last one is {self._reader.version.next_key - 1}"
+                f"there is no record {number}; the last one is {self._reader.version.next_key - 1}",
+                field="record",
+                code="range",
             )
         return self._files[number]
 
@@ -216,16 +228,16 @@ class Records(Epochs):
 
     @property
     def reading(self) -> dict[str, float]:
-        """What reading has cost so far, to see whether it holds up the loop.
+        """The cost of reading so far, to see whether it slows down the loop.
 
-        `pieces` and `records` that were read, `store_bytes` and `disk_bytes` for that, in `read_s` seconds;
-        `stalled_s`, which the loop has waited for records, `first_s` of each first batch apart, and `loop_s`, which it
-        took for anything else.
+        `pieces` and `records` that were read, with `store_bytes` from the store and `disk_bytes` from the disk, in
+        `read_s` seconds. `stalled_s`: seconds for which the loop waited for records, without `first_s`, the wait for
+        the first batches. `loop_s`: seconds between batches.
         """
         read = {"store_bytes": self._reader.store_bytes, "disk_bytes": self._reader.disk_bytes}
         return {**asdict(self._meter), **read}
 
-    # --- how it does that ---
+    # --- internals ---
 
     def _take(self) -> Callable[[], None]:
         reading, self._reading = self._reading, None
@@ -275,8 +287,8 @@ class Records(Epochs):
         return reading
 
     def _with_frames(self, reading: _Reading) -> Iterator[tuple[Taken, _Frames]]:
-        """The batches of the epoch with their frames; those of the next ones are being made meanwhile, where that takes
-        time."""
+        """The batches of the epoch with their frames. Where frames have to be decoded, scaled or transformed, threads
+        do this ahead for the next batches."""
         if self._transform is None and self._size in (None, (self._reader.shape or ())[:2]):
             for taken in reading.feed.epoch():
                 yield taken, self._shown(taken, taken.places >= 0, _as_they_are(taken)[:, None])
@@ -309,7 +321,7 @@ class Records(Epochs):
         return taken, self._shown(taken, good, np.stack(frames) if frames else np.empty(0))
 
     def _shown(self, taken: Taken, good: NDArray[np.bool_], frames: Frames) -> _Frames:
-        """The good records of a batch, whose `frames` these are; on several ranks, as many as it has."""
+        """The good records of a batch, which have these `frames`; with several ranks, repeated to the full number."""
         kept = np.flatnonzero(good)
         if self._share.ranks > 1 and 0 < len(kept) < len(good):
             kept = _nearest(good)
@@ -331,9 +343,9 @@ class Records(Epochs):
         return Batch(frames, torch.from_numpy(labels), meta)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, for another process, starts threads of its own."""
+        """A copy in another process starts its own threads."""
         state = {name: self.__dict__[name] for name in ("_epoch", "_clips_done", "_begun", "_resuming", "_map")}
-        same = {"uri": self._uri, "version": self.version}  # wherever it is made, and whatever is built meanwhile
+        same = {"uri": self._uri, "version": self.version}  # also in another folder, and after another build
         return {"arguments": self._arguments | same, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -342,22 +354,22 @@ class Records(Epochs):
 
 
 class _Reading(NamedTuple):
-    """What reads the records of a loader, and makes images of them."""
+    """The threads that read the records of a loader and decode them."""
 
     feed: Feed
     pool: ThreadPoolExecutor
-    """It has threads once there is something to make."""
+    """It has no threads before the first record has to be decoded."""
     pid: int
 
     def close(self) -> None:
         """Idempotent."""
-        if self.pid == os.getpid():  # a fork has none of its threads
+        if self.pid == os.getpid():  # a fork does not have its threads
             self.feed.close()
             self.pool.shutdown(cancel_futures=True)
 
 
 class _Coming(NamedTuple):
-    """A record of a batch that is being made; a text: why it cannot be read."""
+    """A record of a batch that is being decoded. The result is a text if it cannot be read: the reason."""
 
     row: int
     made: Future[Frames | str]
@@ -373,7 +385,7 @@ class _Frames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Makes of a record what the loop sees of it. Runs in threads."""
+    """Makes what the loop sees of a record. Runs in threads."""
 
     size: tuple[int, int] | None
     transform: Transform | None
@@ -382,7 +394,7 @@ class _View:
     share: Share
 
     def __call__(self, held: Held, place: int, index: int) -> Frames | str:
-        """`(1, H, W, C)`, or what the transform makes of that; a text: why it cannot be read."""
+        """`(1, H, W, C)`, or the result of the transform; a text if the record cannot be read: the reason."""
         try:
             image = held.image(place)
             if self.size is not None:
@@ -392,7 +404,7 @@ class _View:
         frames = np.ascontiguousarray(image)[None]
         if self.transform is None:
             return frames
-        frames.flags.writeable = False  # it may be the record itself, which later epochs show
+        frames.flags.writeable = False  # it may be the cached record, which later epochs show again
         identity = (self.seed, self.epoch, index * self.share.ranks + self.share.rank)
         return transformed(self.transform, frames, np.random.default_rng(identity))
 
@@ -400,7 +412,7 @@ class _View:
 def _room_of(disk: int | str | None, folder: str | Path | None) -> Room | None:
     if disk is None:
         if folder is not None:
-            raise ConfigError("disk_folder: only has a meaning with disk, the bytes that may be kept there")
+            raise ConfigError("only with disk, the bytes to keep there", field="disk_folder", code="conflict")
         return None
     default = os.path.join(gettempdir(), f"essp-records-{os.getuid()}")
     place = default if folder is None else os.path.expanduser(path_of("disk_folder", folder))
@@ -412,13 +424,13 @@ def _items(part: Part) -> Iterator[tuple[int, int]]:
 
 
 def _as_they_are(taken: Taken) -> NDArray[np.uint8]:
-    """`(B, H, W, C)` of raw images of one size, but for damaged ones."""
+    """`(B, H, W, C)`: raw images of one size, without damaged ones."""
     whole = ((part.held, part.places[part.places >= 0]) for part in taken.parts)
     images = [held.take(places) for held, places in whole if isinstance(held, RawImages)]
     return images[0] if len(images) == 1 else np.concatenate(images)
 
 
 def _nearest(good: NDArray[np.bool_]) -> Places:
-    """At each index the good one before it, or else the first one that there is."""
+    """For each index, the nearest good index before it, or else the first good one."""
     before = np.maximum.accumulate(np.where(good, np.arange(len(good)), -1))
     return np.where(before < 0, int(good.argmax()), before)

@@ -1,14 +1,14 @@
-"""`essp.SharedRecords`: one loader for several training processes of a machine, each batch for one of them.
+"""`essp.SharedRecords`: one loader for several training processes of a machine; each batch goes to one of them.
 
     shared = essp.Records("data/cifar10", batch_size=32).share(processes=2)
     torch.multiprocessing.spawn(train, args=(model, shared), nprocs=2)
 
     def train(rank, model, shared):
         for epoch in range(10):
-            for batch in shared:                     # the batches of an epoch that no other process gets
+            for batch in shared:                     # the batches of an epoch that other processes do not get
                 step(model, batch.frames[:, 0], batch.labels)
 
-The process that shares reads the records and writes batches into memory that all have (`essp/records/ring.py`).
+The process that shares the loader reads the records and writes batches into shared memory (`essp/records/ring.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from essp.api.arguments import bytes_of, function_of, path_of, whole_number
-from essp.api.epochs import ONE_AT_A_TIME, Batch, Epochs, closed_when_abandoned, state_of
+from essp.api.epochs import Batch, Epochs, closed_when_abandoned, iteration_over, refuse_workers, state_of
 from essp.records.feeder import Feeder, Span
 from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
 from essp.records.ring import Address, Ended, Home, Ring
@@ -44,29 +44,29 @@ _PATIENCE_S = 60.0
 
 
 class SharedRecords(IterableDataset[Batch]):
-    """A loader that several processes of a machine take batches from; `Records.share` makes it.
+    """A loader from which several processes of a machine take batches; `Records.share` makes it.
 
         shared = essp.Records("data/cifar10", batch_size=32).share(processes=2)
         for process in [Process(target=train, args=(model, shared)) for _ in range(2)]:
             process.start()
 
-    It may be handed to processes that are forked or spawned, and `SharedRecords(address)` opens it in any other one.
-    Each `for` over it is an epoch, of which each batch comes in one of the processes; so does each record once, without
-    replacement. With one process, the order is that of `Records`.
+    Pass it to forked or spawned processes; in any other process, open it by `SharedRecords(address)`. Each `for` over
+    it is an epoch. Each batch goes to one of the processes, so each record is shown once, unless records are drawn with
+    replacement. With one process, the order is the same as with `Records`.
 
-    A batch counts as used when the process that has it asks for the next one, or leaves the epoch. If the process dies,
-    the batch goes to another one. An epoch is over for all when all of its batches are used: the last `for` to run out
-    of batches waits for those that others still have. A process that leaves an epoch early (`break`) waits with its
-    next `for` until that epoch is over, or until all have left it, and then what is left of it is dropped. Epochs that
-    were over before a process came are empty for it.
+    A batch counts as used when its process asks for the next one, or leaves the epoch. If the process dies, another one
+    gets the batch. An epoch ends for all processes when all of its batches are used: a `for` that has no more batches
+    waits for the batches of other processes. After a process has left an epoch early (`break`), its next `for` waits
+    until the epoch ends, or until all processes have left it; the rest of that epoch is dropped. For a process that
+    joins later, the epochs before are empty.
 
-    Batches are copies: a loop may keep them and write to them.
+    Batches are copies: a loop may keep and modify them.
     """
 
     def __init__(self, address: str) -> None:
-        """Open the loader that has this `address`, in any process of the same user and machine.
+        """Open the loader with this `address`, in any process of the same user and machine.
 
-        Raises `ConfigError` if the process that shared it has closed it, or is gone.
+        Raises `ConfigError` if the process that shared it has closed it or ended.
         """
         self._address = Address.parse(path_of("address", address))
         self._ring: Ring | None = None
@@ -85,43 +85,42 @@ class SharedRecords(IterableDataset[Batch]):
         owner.abandoned = closed_when_abandoned(shared, owner.close)
         return shared
 
-    # --- what it has ---
+    # --- properties ---
 
     @property
     def address(self) -> str:
-        """For `SharedRecords(address)`, in processes that are not children of this one."""
+        """The argument of `SharedRecords` in processes that are not children of this one."""
         return str(self._address)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names; a label is a position in them, and -1 that of a record without one."""
-        return self._told().classes
+        """Class names; a label is an index into them, and -1 for a record without one."""
+        return self._properties().classes
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `for` shows, or that is being shown; from 0."""
-        return self._told().start.epoch if self._epoch is None else self._epoch
+        """The current epoch, or between two epochs the next one; from 0."""
+        return self._properties().start.epoch if self._epoch is None else self._epoch
 
     @property
     def damaged(self) -> dict[str, str]:
-        """Records that could not be read so far, and why. Only where the loader was shared: it reads them."""
+        """Records that could not be read so far, with the reason. Only in the process that shared the loader."""
         return self._owned("damaged").damaged()
 
     def __len__(self) -> int:
-        """Batches of an epoch, of all processes together."""
-        return self._told().batches
+        """Batches of an epoch, for all processes together."""
+        return self._properties().batches
 
     # --- iterating ---
 
     def __iter__(self) -> Iterator[Batch]:
-        """What this process gets of the next epoch, or of the rest of the one whose state was loaded."""
-        if get_worker_info() is not None:
-            raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
+        """The batches for this process of the next epoch, or of the rest of the epoch whose state was loaded."""
+        refuse_workers()
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
         ring = self._joined()
-        device = torch.device(self._told().device)
+        device = torch.device(self._properties().device)
         self._epoch = epoch = self.epoch + self._begun
         self._begun = True
         self._iteration += 1
@@ -138,10 +137,10 @@ class SharedRecords(IterableDataset[Batch]):
                 yield batch if self._map is None else self._map(batch)
                 used = False
                 if iteration != self._iteration:
-                    raise ConfigError(ONE_AT_A_TIME)
+                    raise iteration_over()
             if iteration != self._iteration:
-                raise ConfigError(ONE_AT_A_TIME)
-            if self._begun:  # no epoch was set meanwhile
+                raise iteration_over()
+            if self._begun:  # `set_epoch` was not called meanwhile
                 self._epoch, self._begun = epoch + 1, False
         finally:
             if iteration == self._iteration and ring.is_open:
@@ -152,7 +151,7 @@ class SharedRecords(IterableDataset[Batch]):
         since_s = 0.0
         while True:
             if not ring.is_open:
-                raise ConfigError(ONE_AT_A_TIME)
+                raise iteration_over()
             answer = ring.take(epoch)
             if isinstance(answer, Slot):
                 return answer
@@ -164,7 +163,7 @@ class SharedRecords(IterableDataset[Batch]):
                 continue
             if not ring.bury_the_dead() and not ring.is_fed and ring.step(_status) == Status.OPEN:
                 raise PermanentError(
-                    f"process {self._address.process}, which read the records for this shared loader, is gone; start "
+                    f"process {self._address.process}, which read the records for this shared loader, has died; start "
                     "the training again from its last state"
                 )
             since_s = since_s or time.monotonic()
@@ -174,32 +173,31 @@ class SharedRecords(IterableDataset[Batch]):
                 log.warning("epoch %d: waiting for the batches of %s", epoch, holders or "the records")
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
-        """Have each `for` of this process give `function(batch)` in place of the batch, and return this loader."""
+        """Make each `for` of this process give `function(batch)` instead of the batch. Returns this loader."""
         self._map = function_of("function", function)
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` of this process show this epoch, unless it is the present one anyway."""
+        """Make the next `for` of this process show this epoch, unless it is the current one anyway."""
         epoch = whole_number("epoch", epoch, 0, MOST_EPOCHS - 1)
         if epoch != self.epoch or self._begun:
             self._epoch, self._begun = epoch, False
 
     @property
     def batch_sampler(self) -> _BatchSampler:
-        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over: that is the loader."""
+        """For Lightning, which calls `set_epoch` of the `batch_sampler.sampler` of a data loader: this loader."""
         return _BatchSampler(self)
 
-    # --- where it is ---
+    # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Which records of the epoch are used: by the processes that asked for their next batch, or left; and the batch
-        that this process has in hand.
+        """The records of the epoch that are used, including the current batch of this process.
 
-        `epoch`, `clip`, `plan`: as those of `Records`; up to `clip`, all are used. `used`: spans beyond that are, too.
-        A resumed `share` shows everything else, once: the batches that others had in hand when this was called come
-        again. `Records` can load the state as well, and shows the spans of `used` again.
+        `epoch`, `clip`, `plan`: as for `Records`; all records before `clip` are used. `used`: spans after `clip` that
+        are used, too. A loader that loads the state shows all other records once, also those of the batches that other
+        processes were working on. `Records` can load the state, too, and shows the spans of `used` again.
         """
-        ring, about = self._opened(), self._told()
+        ring, about = self._opened(), self._properties()
         standing = ring.step(Board.standing, ring.member)
         skips = about.start.skips if standing.epoch == about.start.epoch else []
         index, used = _used(standing, about.size, skips)
@@ -207,19 +205,19 @@ class SharedRecords(IterableDataset[Batch]):
         return {**state_of(standing.epoch, clip, clips, about.plan), "used": used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. In the process that shared the loader, before any process has taken a batch.
+        """Continue from `state`. Call it in the process that shared the loader, before any process takes a batch.
 
-        With several ranks, each has a state of its own. Raises `ConfigError` for the state of other records.
+        With several ranks, each has its own state. Raises `ConfigError` for a state of other records.
         """
         owner = self._owned("load_state_dict")
         self._opened()
         owner.load(state)
         self._about, self._epoch, self._begun = None, None, False
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def close(self) -> None:
-        """Leave; where the loader was shared, end it for all. Idempotent."""
+        """Leave; in the process that shared the loader, end it for all processes. Idempotent."""
         ring, self._ring = self._ring, None
         if ring is not None and ring.is_open:
             ring.leave()
@@ -236,7 +234,7 @@ class SharedRecords(IterableDataset[Batch]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process."""
+        """The state that another process needs to open the loader."""
         return {"address": self._address, "map": self._map, "epoch": self._epoch, "begun": self._begun}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -252,9 +250,10 @@ class SharedRecords(IterableDataset[Batch]):
                 self._ring = ring = Ring(self._address)
             except Ended as error:
                 raise ConfigError(
-                    f"the loader that process {self._address.process} shared is not there: it was closed, or the "
-                    "process has ended, or is another user's or another container's; keep it open as long as others "
-                    "use it"
+                    f"process {self._address.process} shares no such loader: it has closed the loader or ended, or it "
+                    "belongs to another user or container; keep the loader open as long as other processes use it",
+                    field="address",
+                    code="not_found",
                 ) from error
         return ring
 
@@ -262,16 +261,18 @@ class SharedRecords(IterableDataset[Batch]):
         ring = self._opened()
         if ring.member != WAIT:
             return ring
-        self._about = None  # a state may have been loaded meanwhile
+        self._about = None  # the owner may have loaded a state meanwhile
         if ring.join() == WAIT:
             members = ring.step(Board.processes)
             raise ConfigError(
-                f"processes: {len(members)} have joined already ({', '.join(str(pid) for _, pid in members)}), which "
-                f"is as many as may; share(processes={len(members) + 1})"
+                f"all {len(members)} have joined already (process ids {', '.join(str(pid) for _, pid in members)}); "
+                f"call share(processes={len(members) + 1})",
+                field="processes",
+                code="taken",
             )
         return ring
 
-    def _told(self) -> About:
+    def _properties(self) -> About:
         if self._about is None:
             ring = self._opened()
             text = ring.text()
@@ -288,7 +289,10 @@ class SharedRecords(IterableDataset[Batch]):
 
     def _owned(self, what: str) -> Owner:
         if self._owner is None or self._owner.process != os.getpid():
-            raise ConfigError(f"{what}: only in the process that shared the loader, {self._address.process}")
+            raise ConfigError(
+                f"`{what}` works only in the process that shared the loader, {self._address.process}",
+                code="unsupported",
+            )
         return self._owner
 
 
@@ -302,11 +306,11 @@ class Start(NamedTuple):
     epoch: int
     place: int
     skips: list[Span]
-    """What is used beyond that, ascending."""
+    """Spans after `place` that are used already, ascending."""
 
 
 class About(NamedTuple):
-    """What every process knows of the loader."""
+    """The properties of the loader that every process needs."""
 
     classes: tuple[str, ...]
     size: int
@@ -328,7 +332,7 @@ class About(NamedTuple):
 
 
 class Owner:
-    """What the process that shared the loader has of it."""
+    """The part of a shared loader in the process that shared it."""
 
     def __init__(
         self,
@@ -338,18 +342,18 @@ class Owner:
         processes: int,
         memory: int | str,
     ) -> None:
-        """Takes over `loader`. `damaged`: what it could not read so far, and why."""
+        """Takes ownership of `loader`. `damaged`: returns the records that it could not read so far, and why."""
         members = whole_number("processes", processes, 1, _MOST_PROCESSES)
         memory_bytes = bytes_of(memory)
         self.process = os.getpid()
         self.loader = loader
         self.damaged = damaged
         self._about = about
-        self._told = about(Start(0, 0, []))
+        self._about_now = about(Start(0, 0, []))
         self._home = Home(members)
         self._ring = Ring(self._home.address)
         self._begin([])
-        self._feeder = Feeder(self._home, self._ring, _Batches(loader, self._told), memory_bytes, self._spans)
+        self._feeder = Feeder(self._home, self._ring, _Batches(loader, self._about_now), memory_bytes, self._spans)
         self.abandoned: weakref.finalize[..., Any] | None = None
 
     @property
@@ -358,15 +362,21 @@ class Owner:
 
     def load(self, state: Mapping[str, Any]) -> None:
         if self._ring.step(_joined):
-            raise ConfigError("state: load it before any process takes batches; share the loader again")
+            raise ConfigError(
+                "processes have taken batches already; share the loader again, and load the state first",
+                field="state",
+                code="conflict",
+            )
         self.loader.load_state_dict(state)
         try:
             skips = [(operator.index(start), operator.index(stop)) for start, stop in state.get("used", ())]
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"state: {shown(state['used'])} are no spans of an epoch") from error
+            raise ConfigError(
+                f"`used` must be spans of an epoch, got {shown(state['used'])}", field="state", code="type"
+            ) from error
         places = [place for span in skips for place in span]
-        if places != sorted(set(places)) or any(not 0 <= place <= self._told.size for place in places):
-            raise ConfigError(f"state: {shown(state['used'])} are no spans of an epoch")
+        if places != sorted(set(places)) or any(not 0 <= place <= self._about_now.size for place in places):
+            raise ConfigError(f"`used` must be spans of an epoch, got {shown(state['used'])}", field="state")
         self._begin(skips if self.loader.epoch == state["epoch"] else [])
 
     def close(self) -> None:
@@ -377,18 +387,18 @@ class Owner:
         self._home.close()
 
     def _begin(self, skips: list[Span]) -> None:
-        """Where the loader is."""
+        """Begin at the position of the loader."""
         epoch, index = self.loader.epoch, _index(self.loader)
-        self._told = self._about(Start(epoch, index, skips))
-        text = self._told.encode()
+        self._about_now = self._about(Start(epoch, index, skips))
+        text = self._about_now.encode()
         self._ring.step(Board.begin, epoch, index, self._home.write(text), len(text))
 
     def _spans(self, epoch: int) -> list[Span]:
-        """What is to come of an epoch."""
-        start = self._told.start
+        """The spans of an epoch that are not yet used."""
+        start = self._about_now.start
         if epoch != start.epoch:
-            return [(0, self._told.size)]
-        return between([(0, start.place), *start.skips], self._told.size)
+            return [(0, self._about_now.size)]
+        return between([(0, start.place), *start.skips], self._about_now.size)
 
 
 class _Batches:
@@ -400,7 +410,7 @@ class _Batches:
         self._size = about.size
 
     def batches(self, epoch: int, span: Span) -> Iterator[tuple[int, Packed]]:
-        """Those between start and stop; and where each ends."""
+        """The batches of a span, and the index at which each ends."""
         loader = self._loader
         start, stop = span
         if not loader._begins_at(Position(epoch, start)):
@@ -409,7 +419,7 @@ class _Batches:
             return  # too few for a batch
         for batch in loader:
             place = _index(loader)
-            if place > stop:  # the state is one of other batches
+            if place > stop:  # the state was taken with another batch size
                 count = sum(index // self._world_size < stop for index in batch.meta["index"])
                 columns = {name: column[:count] for name, column in batch.meta.items()}
                 batch = Batch(batch.frames[:count], batch.labels[:count], columns)
@@ -429,7 +439,7 @@ def _index(loader: Epochs) -> int:
 
 
 def _used(standing: Standing, size: int, skips: list[Span]) -> tuple[int, list[Span]]:
-    """Up to which index all is used, and the spans beyond that are. `skips`: those that will not be written."""
+    """The index up to which all records are used, and the used spans after it. `skips`: spans that are not written."""
     unused = list(standing.unused)
     if standing.written is not None:
         unused += between([(0, standing.written), *skips], size)
@@ -440,7 +450,7 @@ def _used(standing: Standing, size: int, skips: list[Span]) -> tuple[int, list[S
 
 
 def between(spans: list[Span], size: int) -> list[Span]:
-    """What `spans`, ascending, leave of `0..size`."""
+    """The gaps between `spans`, ascending, within `0..size`."""
     found, at = [], 0
     for start, stop in spans:
         if at < start:

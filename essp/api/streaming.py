@@ -1,14 +1,14 @@
-"""`essp.stream`: decoded frames of videos in order, in windows, without a catalog.
+"""`essp.stream`: the decoded frames of videos in order, in windows, without a catalog.
 
     for video, first_frame, frames in essp.stream(["a.mp4", "b.mp4"], frames=16, short_side=224):
         ...                                     # frames (16, H, W, 3) uint8, RGB
 
-The child processes are those of a decoder (`essp_engine/decoding/sandbox.py`). Each decodes a run of groups of
-pictures, so a long video is decoded by all of them; a video without usable keyframes, or with too few of them for the
-memory, is decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in
-order. Frames of at most `memory` bytes are decoded ahead; then decoding waits for the caller.
+It uses the child processes of a decoder (`essp_engine/decoding/sandbox.py`). Each child decodes a run of groups of
+pictures, so all children work on a long video. A video without usable keyframes, or with groups of pictures that do not
+fit into memory, is decoded by one child from start to end. In both cases each frame is decoded once, and frames come in
+order. At most `memory` bytes of frames are decoded ahead; then decoding waits for the caller.
 
-Windows that overlap share their frames. A video that cannot be read ends with a line in `Stream.errors`.
+Windows that overlap share their frames. `Stream.errors` has the videos that could not be read.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ log = logging.getLogger(__name__)
 Frames = NDArray[np.uint8]
 
 _AHEAD = 2
-"""Units for each child that are under way, or decoded and not yet cut into windows: one to work at, one in reserve."""
+"""Units for each child that are being decoded, or decoded and not yet cut into windows: one at work, one in reserve."""
 _MOST_IN_A_WINDOW = 2**20
 _TRIES = 5
-"""How often a unit is decoded whose store does not answer."""
+"""Attempts to decode a unit whose store does not answer."""
 
 
 class Window(NamedTuple):
-    """Frames of a video that follow one another.
+    """A window of frames of a video.
 
-    video: as it was given; of a folder's files, the path below the folder added; of a catalog's row, its id.
-    first_frame: from 0; of a labelled segment, from its first frame.
+    video: path or URI as given; for a file of a folder, followed by the path below the folder; for a row of a catalog,
+        its id.
+    first_frame: from 0; for a labelled segment, from its first frame.
     frames: `(T, H, W, 3)` uint8, RGB.
 
     For example:
@@ -87,28 +88,27 @@ def stream(
     decoders: int = 0,
     memory: int | str = "512MiB",
 ) -> Stream:
-    """All frames of videos of any length, in order, as windows of `frames` frames; each frame is decoded once.
+    """Decode all frames of videos of any length, in order, in windows of `frames` frames; each frame is decoded once.
 
-    videos: files, folders of them (all videos in them), their URIs, or rows of a catalog; one or several.
-    frames, stride: frames of a window, each `stride` after the one before.
-    step: from the first frame of a window to that of the next; default: `frames * stride`, so that windows follow one
-        another. Less: they overlap. More: frames between them are left out.
-    short_side, size, interpolation: as in `essp.decode`.
+    videos: files, folders (all videos in them), their URIs, or rows of a catalog; one or several.
+    frames, stride: frames of a window, at a distance of `stride` frames.
+    step: frames from the start of one window to the start of the next; default: `frames * stride`, so that windows
+        neither overlap nor leave gaps. A smaller step makes windows overlap, a larger one leaves frames out.
+    short_side, size, interpolation: as for `essp.decode`.
     drop_last: leave out a window that reaches past the end of its video; otherwise the last frame is repeated in it.
     decoders: child processes that decode; 0: one per CPU.
-    memory: bytes for frames that are decoded ahead.
+    memory: bytes of frames that are decoded ahead.
 
         windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
         for video, first_frame, frames in windows:
             print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
         print(windows.errors)  # {"match.mkv": BadVideo("...")}
 
-    A video that cannot be read, or not to its end, is in `errors` and in the log; the others go on. Files that are
-    given by their names are checked first, as `essp catalog build` does, in a child process; rows of a catalog need no
+    A video that cannot be read, or not to its end, is reported in `errors` and in the log, and the stream continues
+    with the next video. A child process checks files first, as `essp catalog build` does; rows of a catalog need no
     check. `break`, errors, Ctrl-C and `close()` end the processes.
 
-    Raises `ConfigError` for arguments that make no window, and when a video is reached of which `memory` has no room
-    for a frame for each child.
+    Raises `ConfigError` for invalid arguments, and at a video for which `memory` cannot hold a frame for each child.
     """
     require("essp.stream", "av")
     given = several("videos", videos, str, Path, VideoRow)
@@ -123,10 +123,10 @@ def stream(
 
 
 class Stream:
-    """The windows of `essp.stream`. Iterated over once, by one thread.
+    """The windows of `essp.stream`. It is iterated over once, by one thread.
 
-    `errors`: each video that could not be read, or not to its end, with its `EsspError`; complete when the iteration
-    has ended.
+    `errors`: each video that could not be read, or not to its end, with its `EsspError`; complete at the end of the
+    iteration.
 
     For example:
 
@@ -144,7 +144,7 @@ class Stream:
         self._decoders = decoders
         self._unit_bytes = memory // (_AHEAD * decoders + 1)
         self._process: int | None = None
-        """Id of the process that began the iteration."""
+        """Id of the process that began the iteration; None: it has not begun."""
         self._iterator = self._run()
 
     def __iter__(self) -> Self:
@@ -152,7 +152,9 @@ class Stream:
 
     def __next__(self) -> Window:
         if self._process not in (None, os.getpid()):
-            raise ConfigError("this stream was begun before a fork; let each process open one of its own")
+            raise ConfigError(
+                "this stream was begun before a fork; open a new stream in each process", code="unsupported"
+            )
         return next(self._iterator)
 
     def close(self) -> None:
@@ -189,18 +191,18 @@ class Stream:
                 if cutter is None or cutter.row is not unit.row:
                     cutter = _Cutter(unit.row, self._windows)
                 if unit.row.id in self.errors:
-                    continue  # it is of a video of which an earlier unit could not be read
+                    continue  # an earlier unit of this video could not be read
                 if unit.error is not None:
                     self._failed(unit.row, unit.error)
                     continue
                 yield from cutter.cut(unit)
 
     def _units(self, rows: Iterator[VideoRow]) -> Iterator[_Unit]:
-        """What there is to decode, in order."""
+        """The units to decode, in order."""
         for row in rows:
             if row.error is not None:
                 kind, _, reason = row.error.partition(": ")
-                fault = "vanished" if kind == "missing" else kind  # a failure has one word for both
+                fault = "vanished" if kind == "missing" else kind  # `BadVideo` has one word for both
                 known = fault in get_args(VideoFault)
                 self._failed(row, BadVideo(reason, fault) if known else EsspError(row.error))  # type: ignore[arg-type]
                 continue
@@ -208,8 +210,10 @@ class Stream:
             most = self._unit_bytes // frame_bytes
             if most < 1:
                 raise ConfigError(
-                    f"memory: {in_words(self._unit_bytes)} for each of {_AHEAD * self._decoders + 1} units does not "
-                    f"hold a frame of {row.id} ({in_words(frame_bytes)}); raise it, or give short_side"
+                    f"{in_words(self._unit_bytes)} for each of {_AHEAD * self._decoders + 1} units do not hold a frame "
+                    f"of {row.id} ({in_words(frame_bytes)}); raise it, or give short_side",
+                    field="memory",
+                    code="range",
                 )
             for unit in _units_of(row, self._windows, most, self._resize):
                 if row.id in self.errors:
@@ -223,7 +227,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Which frames of a video make a window."""
+    """Which frames of a video form a window."""
 
     frames: int
     stride: int
@@ -239,20 +243,20 @@ class _Windows:
         return range(0, min(length, more * self.step + 1), self.step)
 
     def wanted(self, start: int, length: int) -> list[int]:
-        """The frames of a window; past the end, the last one again."""
+        """The frames of a window; past the end, the last frame is repeated."""
         return [min(start + i * self.stride, length - 1) for i in range(self.frames)]
 
 
 @dataclass(slots=True)
 class _Unit:
-    """Frames of a video that a child decodes at once."""
+    """Frames of a video that a child decodes in one call."""
 
     row: VideoRow
     frames: list[int]
-    """Numbers in the video's segment, rising."""
+    """Numbers from the start of the video or segment, ascending."""
     message: DecodeSeed
     chain: _Chain | None
-    """Of the units of a video that one child has to decode, one after the other."""
+    """The chain of the video's units, if one child must decode all of them in order."""
     parts: list[Frames] = field(default_factory=list)
     """The decoded frames, one array for each seed of `message`."""
     error: EsspError | None = None
@@ -261,14 +265,14 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Chain:
-    """Units that one child decodes, since each begins where the one before has ended."""
+    """Units that one child decodes, since each begins where the one before ends."""
 
     lane: int | None = None
-    """Which child, by the number of its thread; None: none has begun."""
+    """The number of the child's thread; None: no child has begun."""
 
 
 def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> Iterator[_Unit]:
-    """All frames that the windows of a video want, in units of `most` frames at most."""
+    """All frames that are in windows of a video, in units of at most `most` frames."""
     length = row.last_frame - row.first_frame + 1
     starts = windows.starts(length)
     keyframes = _keyframes(row)
@@ -281,7 +285,7 @@ def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> It
 
 
 def _wanted(windows: _Windows, starts: range, length: int) -> list[int]:
-    """The frames that are in any window, rising."""
+    """The frames that are in any window, ascending."""
     found: set[int] = set()
     for start in starts:
         found.update(windows.wanted(start, length))
@@ -289,12 +293,12 @@ def _wanted(windows: _Windows, starts: range, length: int) -> list[int]:
 
 
 def _keyframes(row: VideoRow) -> list[int]:
-    """Where decoding may begin, counted as the frames of the segment; without usable keyframes nowhere."""
+    """The frames at which decoding may begin, from the start of the segment; none if keyframes are unusable."""
     return [frame - row.first_frame for frame in row.keyframe_frame] if row.seekable else []
 
 
 def _by_keyframe(frames: Sequence[int], keyframes: Sequence[int]) -> list[list[int]]:
-    """The frames of each group of pictures that has any."""
+    """The frames, divided by group of pictures."""
     places = np.searchsorted(np.asarray(keyframes, np.int64), np.asarray(frames, np.int64), side="right")
     groups: list[list[int]] = []
     known = -1
@@ -307,7 +311,7 @@ def _by_keyframe(frames: Sequence[int], keyframes: Sequence[int]) -> list[list[i
 
 
 def _packed(groups: Sequence[list[int]], most: int) -> Iterator[list[int]]:
-    """Groups of pictures that follow one another, together as far as they fit."""
+    """Consecutive groups of pictures, joined as far as `most` frames allow."""
     held: list[int] = []
     for group in groups:
         if held and len(held) + len(group) > most:
@@ -342,7 +346,7 @@ def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframe
 
 
 def _as_ranges(frames: Sequence[int]) -> list[range]:
-    """The same numbers in few ranges, as a seed asks for frames at one distance from each other."""
+    """The same numbers in few ranges, since a seed has one distance between its frames."""
     runs: list[range] = []
     for frame in frames:
         last = runs[-1] if runs else range(0)
@@ -356,7 +360,7 @@ def _as_ranges(frames: Sequence[int]) -> list[range]:
 
 
 class _Cutter:
-    """Makes windows of the frames of a video, which arrive in order; holds those that later windows still want."""
+    """Makes windows from the frames of a video, which arrive in order; keeps frames that later windows need."""
 
     def __init__(self, row: VideoRow, windows: _Windows) -> None:
         self.row = row
@@ -366,7 +370,7 @@ class _Cutter:
         self._held: dict[int, Frames] = {}
 
     def cut(self, unit: _Unit) -> Iterator[Window]:
-        """The windows that are complete with this unit."""
+        """The windows that this unit completes."""
         for number, frame in zip(unit.frames, (frame for part in unit.parts for frame in part), strict=True):
             self._held[number] = frame
         reached = unit.frames[-1]
@@ -379,7 +383,7 @@ class _Cutter:
 
 
 class _Lanes:
-    """Threads with a child process each, which decode units. Every unit that was added becomes done."""
+    """Threads that decode units, each with a child process. Every unit that was added is set `done`."""
 
     def __init__(self, options: SandboxOptions, count: int) -> None:
         self._options = options
@@ -392,7 +396,7 @@ class _Lanes:
         ]
 
     def start(self) -> None:
-        """Until it is closed, units are decoded."""
+        """Decode units until `close`."""
         for thread in self._threads:
             thread.start()
 
@@ -402,8 +406,8 @@ class _Lanes:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Finish the units in hand; then no thread or process is left."""
-        caller = threading.current_thread()  # one of them, where the garbage collector closes a stream
+        """Finish the current units, and end all threads and processes."""
+        caller = threading.current_thread()  # one of the threads, if the garbage collector closes a stream there
         unbroken(lambda: self._end([thread for thread in self._threads if thread is not caller and thread.ident]))
 
     def _end(self, threads: Sequence[threading.Thread]) -> None:
@@ -426,7 +430,7 @@ class _Lanes:
                     unit.done.set()
 
     def _next(self, lane: int) -> _Unit | None:
-        """The first unit that this lane may decode; None: there will be none."""
+        """The first unit that this lane may decode; waits for it. None: it was closed."""
         with self._changed:
             while not self._closed:
                 for unit in self._todo:
@@ -457,7 +461,7 @@ def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
 
 
 def _rows(videos: Sequence[str | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
-    """A row for each video, with what its file holds or why it cannot be used; files are read one ahead."""
+    """A row for each video, with the properties of its file or an error; one file is read ahead."""
     stores = Stores(roots)
     found: list[VideoRow] = []
     for video in videos:

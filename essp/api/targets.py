@@ -1,7 +1,8 @@
-"""Targets of clips: what the catalog says of a video beside its class, for the very frames that a loop gets.
+"""Targets of clips: the labels, spans and series of the catalog for the frames of each clip.
 
-Frame t of a clip is frame `first_frame + t * stride` of the file, and the last frame of the video or segment beyond
-that, as in the clip itself. Its labels are those of the spans that hold it, its values those at its place in a series.
+Frame t of a clip is frame `first_frame + t * stride` of the file; past the end, it is the last frame of the video or
+segment, as in the clip itself. Its labels are those of the spans that contain it, and its values are those of each
+series at that frame.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from essp_common.catalog.rows import Rows
 from essp_common.catalog.targets import Targets as VideoTargets
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
+from essp_common.validation import suggested
 
 _TOLERANCE_S = 1e-4
 _KEPT = 64
-"""Videos whose targets are kept unpacked: clips of one video often follow one another."""
+"""Videos whose unpacked targets are cached: clips of one video often follow each other."""
 
 
 class Stretch(NamedTuple):
-    """Frames of the file, both included, and what they show.
+    """A labelled span of frames of the file; both ends are included.
 
     For example:
 
@@ -42,23 +44,25 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What there is to learn from the clips of a batch beside their classes. T are the frames of a clip, K the
-    `Loader.target_names`.
+    """The targets of the clips of a batch other than their classes: labels, spans and series.
+
+    B: clips of the batch. T: frames of a clip. K: the names of `Loader.target_names`. D: the times of a series in
+    `delta_timestamps`.
 
     frame_numbers: `(B, T)` int64: the number of each frame in its file, from 0.
-    labels: `(B, K)` bool: what each video as a whole shows; of a video without several labels, its class.
-    frame_labels: `(B, T, K)` bool: the spans in which each frame lies.
-    stretches: of each clip's video or segment: its spans, by first frame, also those that the clip does not reach.
-    values: name -> `(B, T, ...)`: each series of the split's videos at these frames, or at those that the loader's
-        `delta_timestamps` names. Where a video has no such series, NaN.
-    is_pad: name -> `(B, D)` bool, of series with `delta_timestamps`: which values lie before the video or segment or
-        after it, so that its first or last one stands for them.
+    labels: `(B, K)` bool: the labels of each video; for a video without labels, its class.
+    frame_labels: `(B, T, K)` bool: the names of the spans that contain each frame.
+    stretches: for each clip, all spans of its video or segment, sorted by first frame.
+    values: name -> `(B, T, ...)` at the frames of the clip, or `(B, D, ...)` at the loader's `delta_timestamps`: each
+        series of the split's videos. NaN for a video without this series.
+    is_pad: name -> `(B, D)` bool, for series with `delta_timestamps`: the values whose time lies before or after the
+        video or segment; they repeat its first or last value.
 
     For example:
 
         targets = batch.targets
         loss = binary_cross_entropy_with_logits(model(batch.frames), targets.labels.float())
-        targets.frame_labels  # (B, T, K): which names hold at each frame
+        targets.frame_labels  # (B, T, K): the names of the spans that contain each frame
         targets.values["gaze"]  # (B, T, 2): a series of the catalog, at these frames
     """
 
@@ -85,18 +89,21 @@ class TargetReader:
     """Reads the targets of clips from the rows of a catalog."""
 
     def __init__(self, rows: Rows, frames: int, stride: int, deltas: Mapping[str, Sequence[float]]) -> None:
-        """`rows`: of the split. `frames`, `stride`: of a clip. `deltas`: of series, at which seconds from a clip's last
-        frame their values are taken."""
+        """`rows`: of the split. `frames`, `stride`: of a clip. `deltas`: series -> times at which its values are taken,
+        in seconds from a clip's last frame."""
         self._rows = rows
         self._deltas = deltas
         self._steps = np.arange(frames, dtype=np.int64) * stride
         self._video = lru_cache(maxsize=_KEPT)(self._read)
 
     def check(self) -> None:
-        """Raises `ConfigError` for seconds of a series that the split's videos do not have."""
+        """Raises `ConfigError` for a series in `delta_timestamps` that no video of the split has."""
         if self._deltas and (unknown := sorted(self._deltas.keys() - self._series.keys())):
-            names = ", ".join(sorted(self._series)) or "none"
-            raise ConfigError(f"delta_timestamps: there is no series {unknown[0]!r}; series: {names}")
+            raise ConfigError(
+                f"there is no series {unknown[0]!r}; {suggested(unknown[0], sorted(self._series), 'series: ')}",
+                field="delta_timestamps",
+                code="unknown",
+            )
 
     @cached_property
     def any(self) -> bool:
@@ -105,7 +112,7 @@ class TargetReader:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of all videos of the catalog, also of other splits and of those that cannot be used."""
+        """The names of all videos of the catalog, also of other splits and of unusable videos."""
         found = {name for name in Rows(self._rows.columns, np.arange(len(self._packed))).names("class_name") if name}
         for place in np.flatnonzero(self._packed.lengths).tolist():
             found |= unpack(self._packed.encoded(place), names_only=True).names
@@ -113,16 +120,16 @@ class TargetReader:
 
     @cached_property
     def _series(self) -> dict[str, NDArray[Any]]:
-        """Name -> each series of the split's videos, without frames, as the first video that has it."""
+        """Name -> each series of the split's videos, with the type and shape of its first video, without frames."""
         found: dict[str, NDArray[Any]] = {}
         for place in np.flatnonzero(self._rows.lengths("targets")).tolist():
             found = {**unpack(self._rows.blob("targets", place), names_only=True).series, **found}
         return found
 
     def of(self, places: Sequence[int], first_frames: Sequence[int]) -> Targets:
-        """Of the clips that begin at these frames of the videos at these places among the rows.
+        """The targets of the clips that begin at `first_frames` of the videos with the indices `places` among the rows.
 
-        Raises `ConfigError` for series that cannot be put side by side.
+        Raises `ConfigError` for a series whose shape differs between videos.
         """
         last = self._rows.where(np.array(places)).numbers("last_frame").astype(np.int64)
         numbers = np.minimum(np.array(first_frames, np.int64)[:, None] + self._steps, last[:, None])
@@ -148,7 +155,7 @@ class TargetReader:
     def _values(
         self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The series at their places, and which of the places lie outside."""
+        """The values of each series, and for series with `delta_timestamps` those outside the video."""
         found, is_pad = {}, {}
         for name in sorted(self._series):
             at = self._places(places, numbers, name)
@@ -160,7 +167,7 @@ class TargetReader:
         return found, is_pad
 
     def _places(self, places: Sequence[int], numbers: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-        """Where a clip looks a series up, from the first frame of its video or segment on."""
+        """The frames at which a series is read, counted from the first frame of the video or segment."""
         rows = self._rows.where(np.array(places))
         at: NDArray[np.int64] = numbers - rows.numbers("first_frame").astype(np.int64)[:, None]
         if name not in self._deltas:
@@ -170,7 +177,9 @@ class TargetReader:
         if (np.abs(steps - whole) > _TOLERANCE_S * rows.numbers("fps")[:, None]).any():
             fps = float(rows.numbers("fps")[0])
             raise ConfigError(
-                f"delta_timestamps: {name}: the seconds have to be multiples of 1/{fps:g}, the time between two frames"
+                f"must be multiples of 1/{fps:g} seconds, the time between two frames",
+                field=f"delta_timestamps.{name}",
+                code="invalid",
             )
         at = at[:, -1:] + whole.astype(np.int64)
         return at
@@ -186,8 +195,10 @@ class TargetReader:
                 found.append(np.full((at.shape[1], *known.shape[1:]), np.nan, known.dtype))
             elif values is None or values.shape[1:] != known.shape[1:]:
                 raise ConfigError(
-                    f"targets: series {name!r} of {self._rows.text('id', place)} is missing or of another shape than "
-                    "that of others; build the catalog with it for every video"
+                    f"series {name!r} of {self._rows.text('id', place)} is missing or has another shape than in other "
+                    "videos; build the catalog with this series for every video",
+                    field="catalog",
+                    code="conflict",
                 )
             else:
                 found.append(values[at[clip]])
@@ -214,5 +225,5 @@ class TargetReader:
     def _packed(self) -> Blobs:
         column = self._rows.columns["targets"]
         if not isinstance(column, Blobs):
-            raise TypeError("targets is no column of bytes")
+            raise TypeError("targets is not a column of bytes")
         return column

@@ -22,7 +22,7 @@ from rich.text import Text
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
@@ -84,7 +84,7 @@ def start(
 ) -> None:
     """Start a job; one that has ended continues from its checkpoints."""
     spec = load_job(file, epochs)
-    with connect(server, token) as client:
+    with options_named(epochs), connect(server, token) as client:
         # The master fills in what the file leaves out, for example from the model of a prediction.
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from essp.job_file import read_job
 from essp_common.errors import ConfigError
+from essp_common.field_names import fields_named
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import JobSpec
 
@@ -20,6 +22,18 @@ Epochs = Annotated[
         max=MOST_EPOCHS,
     ),
 ]
+
+
+_OPTIONS = {"epochs": "--epochs", "data.split_column": "--splits", "data.left_out": "--folds"}
+"""Field of a job -> the option that sets it."""
+
+
+def options_named(
+    epochs: int | None = None, splits: str | None = None, folds: str | None = None
+) -> AbstractContextManager[None]:
+    """Have errors in this block name a field of the job by its option, if that is given."""
+    given = zip(_OPTIONS.items(), (epochs, splits, folds), strict=True)
+    return fields_named({field: option for (field, option), value in given if value is not None}, JobSpec)
 
 
 def load_job(path: Path, epochs: int | None = None) -> JobSpec:

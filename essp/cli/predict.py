@@ -21,12 +21,23 @@ from essp.cli.dashboard import duration
 from essp.cli.interrupt import leaving_at_once
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
+from essp_common.field_names import fields_named
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus
 from essp_common.quantities import percent
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
 
 Highlight = Literal["contrast", "actionness"]
+_OPTIONS = {
+    "predictor.model": "--model",
+    "predictor.segments": "--segments",
+    "sampling.every_s": "--every",
+    "predictor.highlight": "--highlight",
+    "predictor.highlight.weight": "--highlight",
+    "predictor.highlight.floor": "--floor",
+}
+"""What this command calls the fields of its job."""
 
 
 def main(
@@ -55,7 +66,8 @@ def main(
     look = Look(segments, None if every is None else _seconds(every), highlight, floor)
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), look)
+    with fields_named(_OPTIONS, JobSpec):
+        answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), look)
     if as_json:
         typer.echo(json.dumps(document(answers, top), indent=2))
     else:

@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -82,7 +82,7 @@ def main(
     """
     spec, settings = load_job(job, epochs), settings_of(servers)
     stores = Stores(settings.stores)
-    with _served(serve, host) as api:
+    with options_named(epochs, splits, folds), _served(serve, host) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
         if divisions := divisions_of(spec, splits, folds, stores):
             again = command_again(job, option_of(splits, folds), epochs)

@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.fresh import preflight_asking, tell
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
 from essp.uris import shown
@@ -52,12 +52,13 @@ def main(
     """
     settings = Settings()
     spec, stores = load_job(job, epochs), Stores(settings.stores)
-    divisions = divisions_of(spec, splits, folds, stores)
     declared = Declared(code=settings.code)
-    if divisions:
-        found = checked(divisions, stores, fresh, True, declared)
-    else:
-        found = [preflight_asking(spec, stores, fresh, True, declared)]
+    with options_named(epochs, splits, folds):
+        divisions = divisions_of(spec, splits, folds, stores)
+        if divisions:
+            found = checked(divisions, stores, fresh, True, declared)
+        else:
+            found = [preflight_asking(spec, stores, fresh, True, declared)]
     if settings.bus.startswith("memory:"):  # otherwise the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)

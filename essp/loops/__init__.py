@@ -1,9 +1,9 @@
-"""What is behind `essp.Loader`: a job that feeds loops of the user's own, and how a loop takes part in it.
+"""The jobs behind `essp.Loader`: a job feeds loops of the user, and each loop takes part in it.
 
-running_job    the job: of this process, or of a cluster
-source         where loaders find it, or start it
-membership     a loop comes, gives signs of life, and leaves
-clips          its batches, over a trainer's own intake
-clips_process  the same from a job in a process of its own (clips_child, clips_messages), for loops on GPUs
+running_job    the job, in this process or in a cluster
+source         starts or finds the job for loaders
+membership     joins a job, sends heartbeats, and leaves
+clips          the batches of a loop, through the same intake as a trainer's
+clips_process  the same with the job in another process (clips_child, clips_messages), for loops on GPUs
 feed           batches on the loop's device
 """

@@ -1,10 +1,10 @@
-"""The clips of one loop, from a job, prepared in batches: what a feed sends to the device.
+"""The clips of a loop: from the job to batches that a feed sends to the device.
 
     job (master, decoders, extractors) ──▶ intake ──▶ prefetch ──next──▶ the feed
 
-It is the path of a trainer, of the same parts. In place of checkpoints the loop keeps positions: its clips start at any
-position of the job, and go on from there as if nothing had been before. Clips are given back as soon as the feed has
-copied them; a loop that comes again at an earlier position has them made again.
+A trainer's clips take the same path through the same parts. Instead of checkpoints a loop has positions: its clips
+start at any position of the job. Clips are released as soon as the feed has copied them; for a loop that rejoins at an
+earlier position they are decoded again.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ log = logging.getLogger(__name__)
 
 
 class Clips(Protocol):
-    """What a feed takes: batches in order, from `start` on. `next` and `finish` are for one thread, the rest is
-    thread-safe."""
+    """The source of a feed: batches in order, from `start` on. `next` and `finish` are called by one thread; the others
+    are thread-safe."""
 
     start: Position
     phases: Sequence[PhasePlan]
 
     @property
     def queued(self) -> int:
-        """Clips prepared or being prepared."""
+        """Number of clips that are prepared or being prepared."""
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
         """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`.
 
-        Raises what stopped the job, or the error of a view.
+        Raises the error that stopped the job, or an error of the view.
         """
 
     def finish(self, items: Sequence[Delivery]) -> None:
-        """The frames of this batch, the oldest of those that were given, are not needed any more."""
+        """Release the frames of this batch, the oldest that is in use."""
 
     def reached(self, position: Position) -> None:
-        """The loop is there."""
+        """Record the position of the loop."""
 
     def check(self) -> None:
-        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+        """Raises the error that stopped the job, or `EsspError` with the reason of its failure."""
 
-    def tell_of_failures(self) -> None:
-        """In the log, if there are new ones: clips are missing or stand in for others, and the loop cannot see that."""
+    def log_failures(self) -> None:
+        """Log new failures: clips that are missing, or replaced by others without the loop noticing."""
 
     def close(self) -> None:
         """Leave the job. Idempotent."""
 
 
 class JobClips:
-    """The clips of one of the consumers of a job, as one of the threads of this process prepares them."""
+    """The clips of a consumer of a job, prepared by threads of this process."""
 
     def __init__(
         self, job: RunningJob, membership: Membership, consumer: str, view: View, loaders: int | None = None
     ) -> None:
-        """Takes over `membership`, and one use of `job`; closes both. `view`: what the caller sees of a clip; runs in a
-        thread. `loaders`: see `PrefetchOptions`; None: as the settings say."""
+        """Takes ownership of `membership` and one use of `job`, and closes both. `view`: makes what the caller sees of
+        a clip; it runs in a thread. `loaders`: see `PrefetchOptions`; None: as in the settings."""
         self._job = job
         self._membership = membership
-        self._told = 0
-        """Failures that are in the log."""
+        self._logged = 0
+        """Number of failures that were logged."""
         with ExitStack() as stack:
             stack.callback(job.close)
             stack.callback(membership.leave)
@@ -103,18 +103,18 @@ class JobClips:
         self._job.check()
         self._membership.check()
 
-    def tell_of_failures(self) -> None:
+    def log_failures(self) -> None:
         status = self._job.status()
-        if status is None or status.counts.failed == self._told:
+        if status is None or status.counts.failed == self._logged:
             return
         counts = status.counts
-        self._told = counts.failed
+        self._logged = counts.failed
         for failure in status.failures:
             named = ", ".join(example.video for example in failure.examples)
             made = counted(failure.count, "clip")
-            log.warning("%s could not be made (%s, %s): of %s", made, failure.stage, failure.kind, named)
+            log.warning("%s could not be made (%s, %s), of %s", made, failure.stage, failure.kind, named)
         if counts.skipped:
-            log.warning("left out, since no other video could stand in: %s", counted(counts.skipped, "clip"))
+            log.warning("%s left out, since no other video could replace them", counted(counts.skipped, "clip"))
 
     def close(self) -> None:
         self._resources.close()

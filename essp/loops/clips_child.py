@@ -1,11 +1,10 @@
-"""The process that prepares the clips of a loop: `python -m essp.loops.clips_child CONNECTION PARENT SLOT...`, started
-by `clips_process.py`, which see.
+"""The process that prepares the clips of a loop: `python -m essp.loops.clips_child CONNECTION PARENT SLOT...`.
 
-PARENT is a process id, the SLOTs are descriptors of memory for a batch each. It ends when the parent hangs up, and when
-the parent is gone; a fork of the parent may keep the connection open.
+`clips_process.py` starts it. PARENT is a process id; each SLOT is a file descriptor of memory for a batch. The process
+ends when the parent closes the connection, and when the parent dies; a fork of the parent may keep the connection open.
 
-One thread writes to the connection. Lines of the log wait for it; if they are too many, some are left out, since a
-parent that does not ask for batches does not read them either.
+One thread writes to the connection. Log records wait for it, up to a limit, since a parent that takes no batches reads
+no log records either.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _MOST_LINES = 1000
 
 
 class _Left(Exception):
-    """The parent wants no more."""
+    """The parent has closed the connection or died."""
 
 
 class Child:
-    """Gives batches until the job is over, or the parent leaves."""
+    """Sends batches until the job is over, or the parent leaves."""
 
     def __init__(self, parent: int, connection: Channel, slots: list[int]) -> None:
         self._parent = parent
@@ -57,9 +56,9 @@ class Child:
         self._lines = _Lines()
 
     def run(self) -> None:
-        """Until there is nothing more to give."""
+        """Send all batches, or the error that stopped them."""
         try:
-            sys.path[:] = pickle.loads(self._connection.receive())  # noqa: S301  where the user's own features are
+            sys.path[:] = pickle.loads(self._connection.receive())  # noqa: S301  where the user's features are
             wanted: Wanted = pickle.loads(self._connection.receive())  # noqa: S301  of the parent
         except (EOFError, OSError):
             return
@@ -74,7 +73,7 @@ class Child:
             self._left.wait()  # the parent has read everything by then
 
     def _give_all(self, wanted: Wanted) -> None:
-        logging.disable()  # the parent has said already what there is to say of the job
+        logging.disable()  # the parent has already logged the warnings of the job
         source = pickle.loads(wanted.source)  # noqa: S301  of the parent
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
@@ -86,7 +85,7 @@ class Child:
             self._give(clips)
 
     def _give(self, clips: JobClips) -> None:
-        """Until its last phase is over."""
+        """Send the batches of all phases."""
         while True:
             item = clips.next(_NEXT_S)
             self._say_lines()
@@ -94,7 +93,7 @@ class Child:
                 clips.check()
             elif isinstance(item, PhaseEnd):
                 clips.reached(Position(item.phase_index + 1, 0))
-                clips.tell_of_failures()
+                clips.log_failures()
                 self._say_lines()
                 self._say(item.phase_index)
                 if item.phase_index + 1 == len(clips.phases):
@@ -140,11 +139,11 @@ class Child:
                 if self._connection.poll(_LOOK_S):
                     self._free.put(pickle.loads(self._connection.receive()))  # noqa: S301  of the parent
         self._left.set()
-        self._connection.hang_up()  # whoever writes to it need not wait for a reader
+        self._connection.hang_up()  # a thread that writes to it stops waiting for a reader
 
 
 class _Lines(logging.Handler):
-    """Lines of the log that are to be sent."""
+    """Log records that wait to be sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,29 +160,29 @@ class _Lines(logging.Handler):
             self.handleError(record)
 
     def taken(self) -> list[Said]:
-        """Those that there are now."""
+        """The records that wait now."""
         lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if self._left_out:
-            lines.append(Said(__name__, logging.WARNING, f"{self._left_out} more lines were left out"))
+            lines.append(Said(__name__, logging.WARNING, f"{self._left_out} more log records were dropped"))
             self._left_out = 0
         return lines
 
 
 def _as_they_are(clip: ClipRef, decoded: Decoded) -> Seen:
-    """In the colours of their videos: the GPU makes pictures of them."""
+    """Frames in the colour space of their video; the GPU converts them to RGB."""
     return Seen(*decoded)
 
 
 def _to_send(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  our own
-    except Exception:  # noqa: BLE001  what an exception of a library is made of, nobody knows
+    except Exception:  # noqa: BLE001  an exception of a library may hold anything
         return EsspError(f"{type(error).__name__}: {error}")
     return error
 
 
 def main() -> None:
-    """Give what the parent wants."""
+    """Send what the parent asks for."""
     collect_rarely()
     connection = to_parent(sys.argv[1])
     parent, *slots = map(int, sys.argv[2:])

@@ -1,4 +1,4 @@
-"""What `clips_process.py` and its child say to each other: pickled, since each is the other's parent or child."""
+"""The messages between `clips_process.py` and its child: pickled, since the two processes trust each other."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from essp_common.job.position import Position
 from essp_engine.video.colour import Colour
 
 SLOTS = 4
-"""Batches in memory that both have: one that is being written, one that is being sent, and some that are ready."""
+"""Batches in shared memory: one that is being written, one that is being sent, and some that are ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """To the child, once, after `sys.path`: which clips. Then come the numbers of slots that are free again."""
+    """To the child, once, after `sys.path`: which clips to send. Then come the numbers of slots that are free again."""
 
     source: bytes
-    """An `OwnSource`, pickled: what is wrong with it, the child can say once it is there."""
+    """An `OwnSource`, pickled by itself, so that the child can report an error of unpickling it."""
     plan: int
-    """Digest of the phases: the child reads the catalog again, which may be another one by now."""
+    """Digest of the phases: the child reads the catalog again, which may have changed meanwhile."""
     consumer: str
     start: Position
     log_level: int
@@ -31,31 +31,32 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """From the child: a batch. In place of one comes the number of a phase that is over, `Begun`, `Said` or `Over`."""
+    """From the child: a batch. Other messages of the child: the number of a phase that is over, `Begun`, `Said`,
+    `Over`."""
 
     slot: int | None
-    """Where its frames lie; None: it has none."""
+    """The slot with its frames; None: the batch has no frames."""
     shape: tuple[int, ...]
     dtype: str
     phase_index: int
     begin: int
     stop: int
     clips: tuple[bytes, ...]
-    """`ClipRef`, of those that were skipped, too."""
+    """`ClipRef`s, also of skipped clips."""
     skipped: tuple[str, ...]
     colours: tuple[Colour, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """From the child: its job has begun, and has this folder, which the child removes unless it is killed."""
+    """From the child: its job has begun in this folder, which the child removes unless it is killed."""
 
     folder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """From the child: a line of its log."""
+    """From the child: a log record."""
 
     logger: str
     level: int
@@ -64,21 +65,21 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """From the child, last: what has stopped it, and where."""
+    """From the child, last: the error that stopped it, and the traceback."""
 
     error: Exception
     trace: str
 
 
 class Slot:
-    """Memory for a batch, which both map as far as they need it."""
+    """Shared memory for a batch; each process maps as much of it as it needs."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._memory: mmap.mmap | None = None
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], grow: bool = False) -> np.ndarray[Any, Any]:
-        """An array over the memory. `grow`: it becomes as large as that takes."""
+        """An array over the memory. `grow`: enlarge the memory if the array needs it."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if self._memory is None or size > len(self._memory):
             if grow:

@@ -1,12 +1,11 @@
-"""The clips of a loop from a job in a process of its own, for a loop that trains on a GPU.
+"""The clips of a loop that trains on a GPU, from a job in another process.
 
     the loop's process    launches the kernels of its network, and sends batches to the GPU
-    the other process     has the job, and prepares batches in memory that both have (`clips_child.py`)
+    the other process     runs the job, and prepares batches in shared memory (`clips_child.py`)
 
-A network on a GPU is launched by some thousand short calls a step, and each has to have Python's interpreter. Threads
-that hand out messages and take clips want it, too, for hundreds of microseconds a clip: in one process, a large GPU
-that trained ResNet-50 idled for a third of the time (`gpu_busy` of the benchmarks). From another process a batch is one
-message.
+A step of a network on a GPU takes some thousand short calls, and each needs Python's interpreter. The threads that
+handle messages and clips need it, too, for hundreds of microseconds a clip: in one process, a large GPU that trained
+ResNet-50 was idle for a third of the time (`gpu_busy` of the benchmarks). From another process, a batch is one message.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ class ClipsProcess:
     """Implements `essp.loops.clips.Clips`."""
 
     def __init__(self, source: OwnSource, consumer: str, start: Position) -> None:
-        """Start the process. What keeps its job from starting is raised by `next`.
+        """Start the process. If its job does not start, `next` raises the error.
 
-        Raises `Unavailable` if the machine starts no more processes.
+        Raises `Unavailable` if the machine cannot start more processes.
         """
         self.start = start
         self.phases: Sequence[PhasePlan] = source.phases.plans
         self._pid = os.getpid()
         self._given: deque[int | None] = deque()
-        """The slots of the batches whose frames are in use; None: of one without frames."""
+        """The slots of the batches whose frames are in use; None for a batch without frames."""
         self._failure: Exception | None = None
         self._folder = ""
-        """Of the job, once it has begun."""
+        """Folder of the job, after it has begun."""
         wanted = Wanted(
             pickle.dumps(source), source.phases.digest(), consumer, start, logging.getLogger().getEffectiveLevel()
         )
@@ -88,7 +87,7 @@ class ClipsProcess:
                 return None
             said = pickle.loads(self._child.channel.receive())  # noqa: S301  of our own child
         except (EOFError, OSError) as error:
-            fate = f"{self._child.end(_END_S)}; its last words are above, if any"
+            fate = f"{self._child.end(_END_S)}; its last output is above, if there is any"
             raise self._failed(EsspError(f"the process that prepares the clips of this loop {fate}")) from error
         match said:
             case Given():
@@ -110,20 +109,20 @@ class ClipsProcess:
             self._child.tell(pickle.dumps(slot))
 
     def reached(self, position: Position) -> None:
-        """The other process knows."""
+        """Nothing to do: the other process records it."""
 
     def check(self) -> None:
-        """`next` does."""
+        """Nothing to do: `next` raises these errors."""
 
-    def tell_of_failures(self) -> None:
-        """The other process does."""
+    def log_failures(self) -> None:
+        """Nothing to do: the other process logs them."""
 
     def close(self) -> None:
         if self._pid != os.getpid() or self not in _open:
             return
         _open.discard(self)
         self._stay()
-        self._child.end(_END_S)  # if it is killed, what it has started ends with it
+        self._child.end(_END_S)  # its own child processes end with it, also if it is killed
         if self._child.process.returncode and self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._resources.close()

@@ -1,8 +1,8 @@
 """Batches of one stream from a running job, on the device of a loop that is not a trainer.
 
-clips (`clips.py`, or of another process: `clips_process.py`) ──▶ device feed ──next──▶ the caller's loop
+clips (`clips.py`, or from another process: `clips_process.py`) ──▶ device feed ──next──▶ the caller's loop
 
-A feed that nobody closes leaves its job when the process ends, before the servers of the job go.
+A feed that was not closed leaves its job when the process ends, before the job's connections are closed.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _NEXT_S = 0.2
 
 
 class Feed:
-    """The batches of one of the consumers of a job. Used from one thread, but for `close`."""
+    """The batches of a consumer of a job. One thread uses it; any thread may call `close`."""
 
     def __init__(self, clips: Clips, device: torch.device, name: str) -> None:
-        """Takes over `clips`, and closes them."""
+        """Takes ownership of `clips`, and closes them."""
         self.pid = os.getpid()
         self._clips = clips
         self._closing = threading.Lock()
         self._closed = False
         self.position = clips.start
-        """Where the batch that `next` gives begins."""
+        """The position at which the next batch begins."""
         with ExitStack() as stack:
             stack.callback(clips.close)
             self._device_feed = DeviceFeed(clips, device, name, finish_sent=True)
             stack.pop_all()
-        # Whoever registers later is called earlier: this leaves before kafka-python closes its producers.
+        # Callbacks run in reverse order: this one runs before kafka-python closes its producers.
         self._stay = at_exit(self.close)
 
     def next(self) -> Batch | PhaseEnd | None:
-        """The next batch, or the end of an epoch after its last batch; waits for it. None: the job is over.
+        """Wait for the next batch, or for the end of an epoch after its last batch. None: the job is over.
 
-        Raises what stopped the job, the error of a view, or `EsspError`: with the reason for which the job failed, or
-        because another thread has closed this.
+        Raises the error that stopped the job, an error of the view, or `EsspError`: if the job failed, with the reason,
+        or if another thread has closed the feed.
         """
         if self.position.phase_index >= len(self._clips.phases):
             return None
@@ -57,7 +57,7 @@ class Feed:
         if isinstance(item, PhaseEnd):
             self.position = Position(item.phase_index + 1, 0)
             self._clips.reached(self.position)
-            self._clips.tell_of_failures()
+            self._clips.log_failures()
         else:
             self.position = item.position
             self._clips.reached(self.position)
@@ -65,7 +65,7 @@ class Feed:
 
     def close(self) -> None:
         """Leave the job. Idempotent, from any thread."""
-        if self.pid != os.getpid():  # a fork has none of its threads
+        if self.pid != os.getpid():  # a fork does not have its threads
             return
         self._closed = True
         with self._closing:

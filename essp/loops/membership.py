@@ -1,12 +1,14 @@
-"""A loop takes part in a job: it comes, gives signs of life, and leaves.
+"""The membership of a loop in a job: it joins, sends heartbeats, and leaves.
 
     loop ──Loop (every few seconds)──▶ essp.progress ──▶ master
-    loop ◀──command with the loops that take part, and where each began── essp.control ◀── master
+    loop ◀──command with the member loops, and where each began── essp.control ◀── master
 
-A loop says where it begins, or leaves that to the master, which then has it begin with the next pass. It may read once
-the master has told of it. Of two processes that come under one name the later one counts; the other gets an error.
+A loop says where it begins, or leaves the choice to the master, which then lets it begin with the next pass. It may
+read as soon as the master has announced it. If two processes join under one name, the later one replaces the earlier
+one, which gets an error.
 
-A master that has lost sight of a loop goes on without it. When the loop is heard again, it goes on where it is.
+If the master gets no heartbeats from a loop, it continues without it. When heartbeats arrive again, the loop rejoins at
+its current position.
 """
 
 from __future__ import annotations
@@ -25,58 +27,58 @@ from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
-_SIGN_OF_LIFE_S = 5.0
+_HEARTBEAT_S = 5.0
 _ASK_S = 1.0
-_TOLD_S = 60.0
+_ANSWER_S = 60.0
 
 
 class Membership:
-    """The part that one loop takes in a job. Thread-safe."""
+    """The membership of one loop in a job. Thread-safe."""
 
     def __init__(self, job: RunningJob, consumer: str, start: Position | None) -> None:
-        """Come, and begin at `start`; None: with the next pass. `consumer`: its id."""
+        """Join, and begin at `start`; None: with the next pass. `consumer`: id of the consumer."""
         self.incarnation = f"{consumer}/{uuid4().hex}"
         self._job = job
         self._consumer = consumer
         self.start = start
-        """Where it begins; None: the master has not told yet."""
+        """Where it begins; None: the master has not yet announced it."""
         self._position: Callable[[], Position] | None = None
         self._left = threading.Event()
-        self._told = threading.Event()
+        self._announced = threading.Event()
         self._replaced = False
         self._thread = lasting("essp-loop", self._live, self._left, of=consumer)
-        self._thread.start()  # first: a loop that cannot give signs of life does not come
-        self._say()
-        job.control.on_change(self._hear)
+        self._thread.start()  # first: a loop that cannot send heartbeats does not join
+        self._send()
+        job.control.on_change(self._receive)
 
     def began(self) -> Position:
-        """Wait until the master has told where this loop begins. Raises `EsspError` if it does not."""
-        for _ in range(round(_TOLD_S / _ASK_S)):
-            if self._told.wait(_ASK_S):
+        """Wait until the master has announced this loop; returns where it begins. Raises `EsspError` if it does not."""
+        for _ in range(round(_ANSWER_S / _ASK_S)):
+            if self._announced.wait(_ASK_S):
                 break
             self._job.check()
             if self._job.over:
                 raise EsspError(
-                    f"job {self._job.spec.name} is over; start it again (`essp job start`), and this loop goes on "
-                    "where its state says"
+                    f"job {self._job.spec.name} is over; start it again (`essp job start`), and this loop continues "
+                    "from its state"
                 )
-        if self.start is None or not self._told.is_set():
+        if self.start is None or not self._announced.is_set():
             raise EsspError(
-                f"{self._consumer}: the master of job {self._job.spec.name} has not answered within {_TOLD_S:.0f} s; "
-                "is it running? (`essp doctor`)"
+                f"{self._consumer}: the master of job {self._job.spec.name} did not answer within {_ANSWER_S:.0f} s; "
+                "check that it runs (`essp doctor`)"
             )
         return self.start
 
     def follow(self, position: Callable[[], Position]) -> None:
-        """From here on `position` says where the loop is."""
+        """From now on, `position` returns the position of the loop."""
         self._position = position
 
     def check(self) -> None:
-        """Raises `EsspError` if another process has this name now."""
+        """Raises `EsspError` if another process has joined under this name."""
         if self._replaced:
             raise EsspError(
-                f"another process takes part in job {self._job.spec.name} as {self._consumer} now; give each loop a "
-                "consumer of its own"
+                f"another process has joined job {self._job.spec.name} as {self._consumer}; give each loop its own "
+                "consumer"
             )
 
     def leave(self) -> None:
@@ -84,33 +86,33 @@ class Membership:
         if self._left.is_set():
             return
         self._left.set()
-        self._job.control.forget(self._hear)
+        self._job.control.forget(self._receive)
         self._thread.join()
         if not self._replaced:
             self._publish(Loop(consumer=self._consumer, incarnation=self.incarnation, left=True))
 
     def _live(self) -> None:
-        while not self._left.wait(_SIGN_OF_LIFE_S if self._told.is_set() else _ASK_S):
-            self._say()
+        while not self._left.wait(_HEARTBEAT_S if self._announced.is_set() else _ASK_S):
+            self._send()
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         position = None if self.start is None else self.start.message()
         if not self._replaced:
             self._publish(Loop(consumer=self._consumer, incarnation=self.incarnation, position=position))
 
-    def _hear(self, control: Control) -> None:
-        """A command about some job, which says which loops take part."""
+    def _receive(self, control: Control) -> None:
+        """Handle a command, which lists the member loops of a job."""
         if control.job != self._job.spec.name:
             return
         mine = next((loop for loop in control.loops if loop.consumer == self._consumer), None)
         if mine is not None and mine.incarnation == self.incarnation:
-            if not self._told.is_set():
+            if not self._announced.is_set():
                 self.start = Position.of(mine.position)
-            self._told.set()
-        elif mine is not None and self._told.is_set():
+            self._announced.set()
+        elif mine is not None and self._announced.is_set():
             self._replaced = True
-        elif self._told.is_set() and self._position is not None:
-            self.start = self._position()  # the master goes on without it: it comes again, and begins where it is
+        elif self._announced.is_set() and self._position is not None:
+            self.start = self._position()  # the master has dropped it: rejoin at the current position
 
     def _publish(self, loop: Loop) -> None:
         job, bus = self._job.spec.name, self._job.adapters.bus
@@ -120,4 +122,4 @@ class Membership:
             )
             bus.flush()
         except EsspError as error:
-            log.warning("%s: %s; it is said again in a moment", self._consumer, error)
+            log.warning("%s: %s; the heartbeat is sent again in a moment", self._consumer, error)

@@ -1,4 +1,4 @@
-"""The job that loops take part in: one of this process, which they share, or one of a cluster."""
+"""The job of loops: one in this process, which they share, or one in a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OUTPUT = "job"
 
 
 class RunningJob(Protocol):
-    """What a loop needs to know of its job."""
+    """The part of a job that a loop needs."""
 
     spec: JobSpec
     phases: Sequence[PhasePlan]
@@ -40,7 +40,7 @@ class RunningJob(Protocol):
 
     @property
     def fence(self) -> int:
-        """Of the master that runs it."""
+        """The fence of the master that runs it."""
 
     @property
     def since(self) -> int:
@@ -48,33 +48,33 @@ class RunningJob(Protocol):
 
     @property
     def over(self) -> bool:
-        """Every loop that took part has had all of its clips."""
+        """Whether every loop of the job has taken all of its clips."""
 
     def check(self) -> None:
-        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+        """Raises the error that stopped the job, or `EsspError` with the reason of its failure."""
 
     def status(self) -> JobStatus | None:
-        """The job as it stands, where that is known."""
+        """The current status; None: not known here."""
 
     def close(self) -> None:
-        """One loop less: after the last one nothing is left of it here."""
+        """End one use of the job; the last one releases its resources."""
 
 
 class OwnJob:
-    """A job of this process, with everything it needs; its output is a temporary folder. Ends with its last loop.
+    """A job in this process, with all its services; its output is a temporary folder. It ends with its last loop.
 
-    A job that nobody closes ends with its process; child processes end with their parent, however that dies.
+    A job that was not closed ends with its process; child processes end with their parent, also if it is killed.
     """
 
     def __init__(self, found: Preflight, settings: Settings, decoders: int) -> None:
-        """Start the job of `found`, without any loop yet. Raises `EsspError` if it does not start."""
+        """Start the job of `found`, without loops. Raises `EsspError` if it does not start."""
         self.pid = os.getpid()
         self._users = 1
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         with ExitStack() as stack:
             self.folder = os.path.realpath(stack.enter_context(TemporaryFolder("loader")))
-            """Of its output."""
+            """The folder of its output."""
             root = f"file://{self.folder}"
             self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
             self.phases: Sequence[PhasePlan] = found.phases.plans
@@ -82,7 +82,7 @@ class OwnJob:
             settings = settings.model_copy(
                 update={"bus": "memory://", "cache": self.cache_url, "stores": (*settings.stores, root)}
             )
-            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_nobody)
+            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_no_services)
             self._embedded = Embedded(self.spec, settings, options)
             stack.enter_context(self._embedded)
             self.adapters, self.control = self._embedded.adapters, self._embedded.control
@@ -91,16 +91,16 @@ class OwnJob:
                 raise EsspError(f"the job of this loop did not start within {_START_S:.0f} s; see the log")
             self.fence, self.since = command.fence, run_of(command)
             self._resources = stack.pop_all()
-        # Threads of a job are daemons, which do not keep a process from ending; its folder is still to be removed.
+        # The threads of a job are daemons, so the process can end without `close`; its folder must be removed then.
         self._stay = at_exit(self._end)
 
     @property
     def in_use(self) -> bool:
-        """Whether it runs, and not in the process that this one was forked from."""
+        """Whether it runs, in this process and not in one from which it was forked."""
         return self._users > 0 and self.pid == os.getpid()
 
     def share(self) -> OwnJob:
-        """One loop more."""
+        """Begin another use of the job. Raises `EsspError` if it has ended."""
         with self._lock:
             if not self._users:
                 raise EsspError("the job of this loop has ended")
@@ -108,32 +108,32 @@ class OwnJob:
         return self
 
     def pause(self) -> None:
-        """Issue nothing until `resume`."""
+        """Issue no clips until `resume`."""
         self._embedded.master.pause(self.spec.name)
 
     def resume(self) -> None:
-        """Issue again."""
+        """Continue to issue clips."""
         self._embedded.master.resume(self.spec.name)
 
     @property
     def over(self) -> bool:
-        """Every loop that took part has had all of its clips."""
+        """Whether every loop of the job has taken all of its clips."""
         return self._embedded.state is JobState.COMPLETED
 
     def check(self) -> None:
-        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+        """Raises the error that stopped the job, or `EsspError` with the reason of its failure."""
         if self._embedded.ended(0.0):
             status = self._embedded.status()
             if status.state is not JobState.COMPLETED:
                 raise EsspError(status.reason or f"the job is {status.state}")
 
     def status(self) -> JobStatus:
-        """The job as it stands."""
+        """The current status."""
         return self._embedded.status()
 
     def close(self) -> None:
-        """One loop less; after the last one no thread, process or file of the job is left. From any thread."""
-        if self.pid != os.getpid():  # a fork has neither threads nor children of it
+        """End one use of the job; the last one ends its threads and processes, and removes its files. Thread-safe."""
+        if self.pid != os.getpid():  # a fork has neither the threads nor the child processes
             return
         with self._lock:
             self._users -= 1
@@ -144,16 +144,16 @@ class OwnJob:
     def _end(self) -> None:
         if self.pid != os.getpid():
             return
-        with self._ending:  # the process may end while another thread is at it, which would end with the process
+        with self._ending:  # at the end of the process, wait for another thread that is closing the job
             self._resources.close()
         self._stay()
 
 
 class ClusterJob:
-    """A job that a master elsewhere runs: it is found by its name on the bus."""
+    """A job that a master of a cluster runs; it is found by its name on the bus."""
 
     def __init__(self, name: str, settings: Settings) -> None:
-        """Raises `ConfigError` for a job that nobody has started, or that has no `consumers`."""
+        """Raises `ConfigError` if the job was not started or has no `consumers`, and `EsspError` if it has ended."""
         with ExitStack() as stack:
             self.cache_url = settings.cache
             self.adapters = Adapters.from_settings(settings)
@@ -170,7 +170,7 @@ class ClusterJob:
             self.spec = stored_spec(whole.snapshot.spec_json, f"job {name}")
             if not self.spec.consumers:
                 raise ConfigError(
-                    f"{name} has no `consumers`, so no loop can take part in it; add them to its file",
+                    f"{name} has no `consumers`, so no loop can join it; add them to its file",
                     field="job",
                     code="unsupported",
                 )
@@ -180,7 +180,7 @@ class ClusterJob:
 
     @property
     def fence(self) -> int:
-        """Of the master that runs it."""
+        """The fence of the master that runs it."""
         command = self.control.latest(self.spec.name)
         return 0 if command is None else command.fence
 
@@ -192,25 +192,27 @@ class ClusterJob:
 
     @property
     def over(self) -> bool:
-        """Every loop that took part has had all of its clips."""
+        """Whether every loop of the job has taken all of its clips."""
         return self.control.state(self.spec.name) == Control.COMPLETE
 
     def check(self) -> None:
-        """Raises `EsspError` if the job has ended otherwise than by coming to its end."""
+        """Raises `EsspError` if the job has ended before it was complete."""
         command = self.control.latest(self.spec.name)
         if command is not None and command.command in ENDED and command.command != Control.COMPLETE:
             word = Control.Command.Name(command.command).lower()
-            raise EsspError(f"job {self.spec.name} has ended ({word}): {command.reason or 'start it again to go on'}")
+            raise EsspError(
+                f"job {self.spec.name} has ended ({word}): {command.reason or 'start it again to continue'}"
+            )
 
     def status(self) -> None:
-        """Not known here; `essp job get` has it."""
+        """None; `essp job get` shows the status."""
 
     def close(self) -> None:
-        """Leave the servers."""
+        """Disconnect from the servers."""
         with suppress(EsspError):
             self._resources.close()
 
 
-def _nobody(*_: object) -> Sequence[Service]:
-    """The consumers are loops of the caller."""
+def _no_services(*_: object) -> Sequence[Service]:
+    """No services: the consumers are loops of the caller."""
     return ()

@@ -1,4 +1,4 @@
-"""Where the clips of loaders come from: a job of this process, which several of them may share, or one of a cluster."""
+"""The sources of the clips of loaders: a job in this process, which several loaders may share, or one in a cluster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary, finalize
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import ClusterJob, OwnJob, RunningJob
-from essp_common.errors import ConfigError, EsspError
+from essp_common.errors import ConfigCode, ConfigError, EsspError
 from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
+from essp_common.quantities import counted
 from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
@@ -22,18 +23,18 @@ from essp_engine.planning.phases import Phases
 from essp_engine.preflight.preflight import Preflight
 
 _CLIPS_A_DECODER = 4
-"""Clips that the default budget holds at least, for each of them: one in the making, and some on the way."""
+"""The least number of clips of the default budget for each decoder: one being decoded, and some in transit."""
 
 
 class Loop(Protocol):
-    """A loader, as its source sees it."""
+    """The part of a loader that its source needs."""
 
     def position(self) -> Position | None:
-        """Where its next batch begins; None: with the next pass."""
+        """The position of its next batch; None: the beginning of the next pass."""
 
 
 class Source(Protocol):
-    """What a loader needs of its job, whether it runs already or not."""
+    """The job of a loader, whether it already runs or not."""
 
     @property
     def spec(self) -> JobSpec: ...
@@ -45,22 +46,22 @@ class Source(Protocol):
     def phases(self) -> Phases: ...
 
     def join(self, consumer: str, start: Position | None) -> tuple[RunningJob, Membership]:
-        """Take part in the job, which is started if it does not run; the caller closes both."""
+        """Join the job, and start it if it does not run. The caller closes both results."""
 
     def leave(self, consumer: str) -> None:
-        """A loop that has not joined will not do so."""
+        """Give up the membership of a loop that has not joined yet."""
 
 
 class OwnSource:
-    """A job of this process. It starts with its first loop, and ends with its last one. Thread-safe.
+    """A job in this process. It starts with its first loop, and ends with its last one. Thread-safe.
 
-    The loops that are there when it starts begin together, so that none has to catch up with another.
+    The loops that exist when it starts begin together, so that none has to catch up with another.
     """
 
     def __init__(
         self, spec: JobSpec, check: Callable[[JobSpec], Preflight], settings: Settings, decoders: int, bounded: bool
     ) -> None:
-        """`check` may be asked again, for more epochs. `bounded`: the budget is the user's."""
+        """`check` may be called again, for more epochs. `bounded`: the user has set the budget."""
         self._check = check
         self._settings = settings
         self._decoders = decoders
@@ -72,7 +73,7 @@ class OwnSource:
         self._lock = Mutex(reentrant=True)
         self._job: OwnJob | None = None
         self._early: dict[str, Membership] = {}
-        """Of loops that have not asked for a batch yet."""
+        """The memberships of loops that have not yet asked for a batch."""
         self._loops: WeakValueDictionary[str, Loop] = WeakValueDictionary()
 
     @property
@@ -91,14 +92,15 @@ class OwnSource:
         return self._found.phases
 
     def add(self, loop: Loop) -> str:
-        """Remember a loop; the name that it has. Raises `ConfigError` if there are as many as there may be."""
+        """Add a loop; returns its name. Raises `ConfigError` if there are already as many as the limit."""
         with self._lock.held:
             free = next((name for name in self.spec.consumers if name not in self._loops), None)
             if free is None:
+                count = len(self.spec.consumers)
                 raise ConfigError(
-                    f"{len(self.spec.consumers)} share the clips already, and no more may; give the first one "
-                    f"loops={len(self.spec.consumers) + 1} or more",
-                    field="loops",
+                    f"{counted(count, 'loop')} at most may share these clips; make the loader with "
+                    f"limits=essp.Limits(loops={count + 1})",
+                    field="limits.loops",
                     code="range",
                 )
             self._loops[free] = loop
@@ -106,13 +108,15 @@ class OwnSource:
             return free
 
     def join(self, consumer: str, start: Position | None) -> tuple[OwnJob, Membership]:
-        """Take part in the job, which is started if it does not run; the caller closes both."""
+        """Join the job, and start it if it does not run. The caller closes both results."""
         with self._lock.held:
             job = self._job
             if job is None or not job.in_use:
                 return self._start(consumer, start)
             if start is not None and start.phase_index >= self.spec.epochs:
-                raise EsspError(f"{self.spec.epochs} epochs are the most that loops can share; close the others first")
+                raise EsspError(
+                    f"loops can share at most {self.spec.epochs} epochs; close the other loops, or raise limits.epochs"
+                )
             early = self._early.pop(consumer, None)
             if early is not None and early.start == start:
                 return job, early
@@ -123,7 +127,7 @@ class OwnSource:
             return job, _member(job, consumer, start)
 
     def leave(self, consumer: str) -> None:
-        """A loop that has not joined will not do so."""
+        """Give up the membership of a loop that has not joined yet."""
         with self._lock.held:
             early, job = self._early.pop(consumer, None), self._job
         if early is not None and job is not None and job.in_use:
@@ -131,7 +135,7 @@ class OwnSource:
             job.close()
 
     def reach(self, start: Position) -> None:
-        """Have as many epochs as it takes to begin there."""
+        """Give the job enough epochs to begin at `start`."""
         with self._lock.held:
             if start.phase_index >= self.spec.epochs:
                 epochs = (start.phase_index // self.spec.epochs + 1) * self.spec.epochs
@@ -164,7 +168,7 @@ class OwnSource:
         return job, mine
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, for another process, has a job of its own."""
+        """A copy in another process runs its own job."""
         return {"spec": self.spec, "check": self._check, "settings": self._settings} | {
             "decoders": self._decoders,
             "bounded": self._bounded,
@@ -175,7 +179,7 @@ class OwnSource:
 
 
 def _member(job: OwnJob, consumer: str, start: Position | None) -> Membership:
-    """A loop in a job, of which it takes over one use."""
+    """The membership of a loop. Takes ownership of one use of `job`, and gives it back if the loop cannot join."""
     try:
         return Membership(job, ids.loop_consumer(consumer), start)
     except BaseException:
@@ -184,16 +188,15 @@ def _member(job: OwnJob, consumer: str, start: Position | None) -> Membership:
 
 
 def _in_a_thread(leave: Callable[[str], None], consumer: str) -> None:
-    """The garbage collector may run in a thread that has the lock."""
+    """In a new thread, since the garbage collector may run in a thread that holds the lock."""
     guarded("essp-loop-leave", partial(leave, consumer)).start()
 
 
 class ClusterSource:
-    """A job that a master elsewhere runs."""
+    """A job that a master of a cluster runs."""
 
     def __init__(self, name: str, settings: Settings) -> None:
-        """Raises `ConfigError` for a job that nobody has started or that has no `consumers`, and `EsspError` for one
-        that has ended."""
+        """Raises `ConfigError` if the job was not started or has no `consumers`, and `EsspError` if it has ended."""
         self._name = name
         self._settings = settings
         job = ClusterJob(name, settings)
@@ -206,20 +209,21 @@ class ClusterSource:
             job.close()
 
     def name_of(self, consumer: str | None) -> str:
-        """The consumer that is meant. Raises `ConfigError` if there is no such one."""
+        """The consumer to join; None: the only one. Raises `ConfigError` if the job has no such consumer."""
         names = self.spec.consumers
         if consumer is None and len(names) == 1:
             [consumer] = names
         if consumer not in names:
+            code: ConfigCode = "missing" if consumer is None else "unknown"
             raise ConfigError(
-                f"{self._name} has no consumer {consumer!r}; {suggested(consumer or '', names)}",
+                f"job {self._name} has no consumer {consumer or ''!r}; {suggested(consumer or '', names)}",
                 field="consumer",
-                code="unknown",
+                code=code,
             )
         return consumer
 
     def join(self, consumer: str, start: Position | None) -> tuple[RunningJob, Membership]:
-        """Take part in the job; the caller closes both."""
+        """Join the job. The caller closes both results."""
         if start is not None and start.phase_index >= self.spec.epochs:
             raise EsspError(
                 f"job {self._name} has {self.spec.epochs} epochs, and all of them are over; start it with more"
@@ -232,7 +236,7 @@ class ClusterSource:
             raise
 
     def leave(self, consumer: str) -> None:
-        """A loop takes part only while it has batches."""
+        """Nothing to do: a loop joins a job of a cluster only when it asks for its first batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self._name, "settings": self._settings}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from essp.api.arguments import whole_number
+from essp.api.loader_arguments import RecordSampling
 from essp.api.records import Records
 from essp.records.build import BuildOptions, build
 from essp.records.sources import SourceOptions, open_source
@@ -68,7 +69,7 @@ class Cifar10:
         self._samples = 1 + whole_number("max_samples", max_samples, 1)
         self.transforms = tuple(transform)
         self._replacement = replacement
-        self._seed = seed
+        self._seed = whole_number("seed", seed, 0)
         self._input = as_uri(str(input_data_folder))
         self._ir = as_uri(str(ir_folder)) if ir_folder is not None else f"{self._input.rstrip('/')}.records"
         self._stores = Stores(Settings().stores)
@@ -91,9 +92,7 @@ class Cifar10:
         return Records(
             self._ir,
             batch_size=self._batch_size,
-            seed=self._seed,
-            replacement=self._replacement,
-            sample_size=self._sample_size if self._replacement else None,
+            sampling=RecordSampling(self._seed, self._replacement, self._sample_size if self._replacement else None),
             size=_SIDE if reader.shape is None else None,
             transform=self._transformed if self.transforms else None,
             memory=self._samples * self._sample_size * image_bytes,

@@ -1,13 +1,14 @@
 """The bus over Kafka: `kafka://host:port[,host:port]`, through kafka-python. `kafka_options.py` has the URL's options.
 
-Publishing is asynchronous and idempotent within a producer (`acks=all`), one producer a process. A message that
+Publishing is asynchronous and idempotent within a producer (`acks=all`); a process has one producer. A message that
 could not be delivered is reported by the next `flush` of every thread, because the bus cannot know which thread's work
 depends on it.
-Commits never overtake publishing: before offsets are committed, everything published before their records were
-done is flushed; if that failed for good, the records are delivered again instead (`kafka_subscription.py`).
 
-A password or a right that is missing is a `ConfigError` at the start. One that is taken away later is waited for, and
-`troubles` says what was refused (`kafka_rights.py`).
+Commits never overtake publishing: before offsets are committed, everything published before their records were done is
+flushed; if that fails permanently, the records are delivered again instead (`kafka_subscription.py`).
+
+A missing password or permission is a `ConfigError` at the start. One that is revoked later is waited for, and
+`troubles` reports what was refused (`kafka_rights.py`).
 
 No transactions (decision 8). Errors of kafka-python are mapped here and chained.
 """
@@ -35,11 +36,11 @@ from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
 
 _KEPT = {"retention.ms": "-1"}
-"""What a topic is created with of which nothing may expire."""
+"""Configuration of topics whose messages must not expire."""
 
 
 class KafkaBus:
-    """Implements `essp_common.bus.port.Bus` over Kafka. Connects when first used."""
+    """Implements `essp_common.bus.port.Bus` over Kafka. Connects on first use."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -51,7 +52,7 @@ class KafkaBus:
 
     @classmethod
     def from_url(cls, url: str, login: Login = NOBODY) -> Self:
-        """A bus at `kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
+        """`kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
         return cls(KafkaOptions.from_url(url, login))
 
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
@@ -115,7 +116,7 @@ class KafkaBus:
             return list(_held(admin, topic).values())
 
     def troubles(self) -> Troubles:
-        if words := self._rights.words:  # whatever else seems wrong comes of it
+        if words := self._rights.words:  # any other problem is a consequence
             return {Kind.BUS_REFUSES: words}
         with self._lock:
             subscriptions, publisher = list(self._subscriptions), self._publisher
@@ -128,7 +129,8 @@ class KafkaBus:
         with self._lock:
             self._closed = True
             subscriptions = list(self._subscriptions)
-        for subscription in subscriptions:  # of what was built and never ran; others have closed theirs
+        # subscriptions of services that were built but never ran; others have closed theirs
+        for subscription in subscriptions:
             subscription.close()
         with self._lock:
             publisher, self._publisher = self._publisher, None
@@ -152,7 +154,7 @@ class KafkaBus:
 
 
 def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
-    """The offsets of each partition, by its number. Raises `NotFound`."""
+    """Return the offsets of each partition. Raises `NotFound`."""
     count = _partition_counts(admin, [topic]).get(topic)
     if count is None:
         raise no_topic(topic)
@@ -163,7 +165,8 @@ def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
 
 
 def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:
-    """Partitions of those topics that exist. Raises for those that this user may not see, which may exist."""
+    """Return the partition counts of existing topics. Raises an error for topics that this user may not see, which may
+    exist."""
     described = admin.describe_topics(list(topics))
     if hidden := {topic["name"] for topic in described if topic["error_code"] == HIDDEN.errno}:
         raise HIDDEN(hidden)

@@ -1,4 +1,4 @@
-"""Opening kafka-python's clients, and what their errors mean."""
+"""Opens kafka-python's clients, and maps their errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _REFUSED_LOGINS = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.Unsu
 _DENIALS = (kafka_errors.AuthorizationError, *_REFUSED_LOGINS)
 OnLogin = Callable[[BaseException | None], None]
 _DENIED_WITHIN = "AuthorizationFailedError"
-"""kafka-python wraps what is denied when a producer asks for its number."""
+"""kafka-python wraps a denial in this error when a producer requests its id."""
 _DENIED_RETRY_S = 5.0
 HIDDEN = kafka_errors.TopicAuthorizationFailedError
-"""What is answered of topics that a user may not see, where they are asked for by name."""
+"""The answer for topics that a user may not see, when they are requested by name."""
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
-"""What every try to publish a message would meet."""
+"""Errors that every attempt to publish a message would meet."""
 _ACCESS = (
     "check ESSP_BUS_USER, its password and what the broker lets this user do (`essp setup --acls` shows what it has "
     "to); a new password is taken at once from the bus URL's password_file, from ESSP_BUS_PASSWORD at the next start"
@@ -41,7 +41,7 @@ _ACCESS = (
 
 
 def no_topic(topic: str) -> NotFound:
-    """What to say of a topic that the broker does not show. It hides those that a user may not describe."""
+    """Return the error for a topic that the broker does not show. It hides topics that a user may not describe."""
     return NotFound(
         f"there is no topic {topic}; a master makes it when it starts, or the user that this process logs in as may "
         "not see it: `essp setup --acls` shows the rights that it needs"
@@ -49,12 +49,12 @@ def no_topic(topic: str) -> NotFound:
 
 
 class TopicsGone(FlowUnavailable):
-    """Somebody has deleted topics while they were read."""
+    """Topics were deleted while they were being read."""
 
 
 def check_topics(consumer: KafkaConsumer, topics: Sequence[str]) -> None:
-    """Raises `TopicsGone` where the broker's last answer was that one of these is not there. Asks nobody: the consumer
-    does so by itself, and without a word."""
+    """Raise `TopicsGone` if, by the broker's last answer, one of these topics is missing. Sends nothing: the consumer
+    refreshes its metadata itself, without reporting this."""
     if gone := [topic for topic in topics if consumer._cluster.partitions_for_topic(topic) is None]:
         raise TopicsGone(
             f"the broker has no topic {', '.join(gone)} any more; `essp setup` makes it again, and then it is read "
@@ -64,14 +64,14 @@ def check_topics(consumer: KafkaConsumer, topics: Sequence[str]) -> None:
 
 _HANDSHAKE_S = 5.0
 _BOOTSTRAP = "bootstrap"
-"""kafka-python's word for its first connection."""
+"""kafka-python's name for its first connection."""
 _DIRECT = "essp-direct://"
-"""Where kafka-python takes the URL of a proxy: connections without one, by `_Connecting`."""
+"""Passed as a proxy URL to kafka-python: direct connections, by `_Connecting`."""
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what a client of kafka-python logs as errors while it is closed: what it had asked for is cancelled, and the
-    socket that its loop was to read is gone."""
+    """Filter out what a kafka-python client logs as errors while it is being closed: its requests are cancelled, and
+    the socket that its loop would read is gone."""
     cancelled = isinstance(record.args, tuple) and any(isinstance(a, kafka_errors.Cancelled) for a in record.args)
     error = record.exc_info[1] if record.exc_info else None
     gone = isinstance(error, AttributeError) and (error.obj, error.name) == (None, "recv")
@@ -83,20 +83,20 @@ for _name in ("kafka.cluster", "kafka.net.transport"):
 
 
 class Undelivered(FlowUnavailable):
-    """Messages that were published before are lost for good."""
+    """Messages published earlier are lost for good."""
 
 
 class Unexpected(FlowUnavailable):
-    """kafka-python has raised what it promises nowhere: an answer was none of Kafka's, or it has a defect. The client
-    that it comes from may be in any state, and is not used again."""
+    """kafka-python has raised an undocumented error: an answer was not Kafka's, or kafka-python has a defect. The
+    client may be in any state, and is not used again."""
 
 
 class NoPartition(PermanentError, ValueError):
-    """The topic has no partition of this number."""
+    """The topic has no partition with this number."""
 
 
 class Denied(FlowUnavailable):
-    """A password or a right is missing."""
+    """A password or a permission is missing."""
 
     def __init__(self, call: str, error: BaseException) -> None:
         """`call`: what was refused."""
@@ -105,13 +105,13 @@ class Denied(FlowUnavailable):
 
 
 def denial(call: str, error: BaseException) -> Denied | None:
-    """What an error of kafka-python means, if it is that a password or a right is missing."""
+    """Return the denial in an error of kafka-python; None if it is not about a missing password or permission."""
     within = isinstance(error, kafka_errors.KafkaError) and _DENIED_WITHIN in str(error)
     return Denied(call, error) if within or isinstance(error, _DENIALS) else None
 
 
 def _said(error: BaseException) -> str:
-    """kafka-python's words, with the name of the error once, and what to do where nobody answers."""
+    """Return kafka-python's message, with the name of the error once, and a remedy if no broker answers."""
     kind = type(error).__name__
     text = str(error).removeprefix(f"{kind}: ").removeprefix(kind).strip()
     if _BOOTSTRAP in text.lower():
@@ -121,7 +121,7 @@ def _said(error: BaseException) -> str:
 
 @contextmanager
 def mapped(action: str) -> Iterator[None]:
-    """kafka-python's errors as ESSP's, whatever they are."""
+    """Convert any error of kafka-python into one of ESSP's."""
     try:
         yield
     except EsspError:
@@ -145,10 +145,11 @@ def mapped(action: str) -> Iterator[None]:
 
 
 def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **settings: Any) -> Any:
-    """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread.
+    """Create a client of kafka-python. If it cannot connect, nothing is left behind; kafka-python itself would leave a
+    thread.
 
-    `on_login` hears of each login what was wrong with it; None: nothing. Raises what was wrong with the last one, where
-    kafka-python says after a while that it could not connect.
+    `on_login` is called after each login with its error, or None. If kafka-python reports after a while that it could
+    not connect, this raises the error of the last login instead.
     """
     opened: list[_NetClient] = []
 
@@ -162,7 +163,7 @@ def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **setti
     except BaseException as error:
         for client in opened:
             client.close()
-        if isinstance(error, kafka_errors.KafkaError):  # and no Ctrl-C
+        if isinstance(error, kafka_errors.KafkaError):  # not for Ctrl-C
             for client in opened:
                 if client.refused is not None:
                     raise client.refused from error
@@ -172,7 +173,7 @@ def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **setti
 
 
 class _Connecting(KafkaNetSocket):  # type: ignore[misc]
-    """Closes a socket that comes to no connection. kafka-python leaves that to the garbage collector."""
+    """Closes a socket whose connection fails. kafka-python leaves that to the garbage collector."""
 
     SCHEMES = (urlsplit(_DIRECT).scheme,)
 
@@ -187,7 +188,7 @@ class _Connecting(KafkaNetSocket):  # type: ignore[misc]
                 opened.setsockopt(*option)
             await self.sock_connect(net, opened, address, timeout_at=timeout_at)
             return opened
-        except BaseException:  # among them that the client is closed meanwhile
+        except BaseException:  # including that the client is closed in the meantime
             opened.close()
             raise
 
@@ -195,15 +196,15 @@ class _Connecting(KafkaNetSocket):  # type: ignore[misc]
 def _before_the_end(
     receive: Callable[[], tuple[bytes, BaseException | None]],
 ) -> tuple[bytes, BaseException | None]:
-    """What a connection has brought; that it has ended is found by the next read. kafka-python throws away what comes
-    with the end, such as the answer to a login that is refused."""
+    """Return the received data; the next read reports the end of the connection. kafka-python drops data that arrives
+    together with the end, such as the answer to a refused login."""
     received, end = receive()
     return received, None if received else end
 
 
 def _understood(receive: Callable[[bytes], None], received: bytes) -> None:
-    """Take what a connection has brought. Whatever cannot be read ends the connection, as kafka-python does it for some
-    of what no broker says; of the rest its reader would die, and the connection be waited for in vain."""
+    """Process received data. Unreadable data ends the connection, as kafka-python does for some kinds of invalid data;
+    with others, its reader would die, and the connection would be waited for in vain."""
     try:
         receive(received)
     except kafka_errors.KafkaProtocolError:
@@ -214,13 +215,13 @@ def _understood(receive: Callable[[bytes], None], received: bytes) -> None:
 
 
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """Closes every socket, and tells of logins. kafka-python's leaves those sockets open that have more to send, and
-    only logs that a login was refused, and tries again at once."""
+    """Closes every socket, and reports logins. kafka-python leaves sockets with pending data open; it only logs that a
+    login was refused, and retries at once."""
 
     def __init__(self, on_login: OnLogin | None, **config: Any) -> None:
         super().__init__(**config)
         self.refused: BaseException | None = None
-        """What was wrong with the last login."""
+        """The error of the last login."""
         self._on_login = on_login
         self._password: Callable[[], str] | None = config.get("sasl_plain_password")
         manager = self._manager
@@ -238,7 +239,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
             known = manager._conns.get(node)
             if known is None and not manager.connection_delay(node):
                 self._prepare_login(node)
-            # kafka-python would also set its wait back where the login is refused.
+            # kafka-python would also reset its backoff when the login is refused.
             connection = connect(node, *arguments, reset_backoff_on_connect=False, **options)
             if connection is not known:
                 connection.data_received = partial(_understood, connection.data_received)
@@ -248,7 +249,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
         manager.get_connection = get_connection
 
     def _prepare_login(self, node: Any) -> None:
-        """The password may be another one by now."""
+        """Update the password, which may have changed."""
         if self._password is None:
             return
         try:
@@ -258,7 +259,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
             raise kafka_errors.NodeNotReadyError(node) from error
 
     def _began(self, node: Any, resets: bool, outcome: object) -> None:
-        """A connection is there, or an error says why it is not."""
+        """A connection is established, or an error says why not."""
         if isinstance(outcome, _REFUSED_LOGINS):
             self.refused = self._explained(outcome)
             self._manager.update_backoff(node)
@@ -286,7 +287,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
             return
         self._manager.close()
         self._net.stop()
-        self._net.drain()  # what is about to wait for a socket does so
+        self._net.drain()  # lets pending tasks register for their sockets
         waited_for = [key.fileobj for key in self._net._selector.get_map().values()]
         super().close()
         for opened in waited_for:
@@ -294,9 +295,9 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
 
 
 def notice_rebalance(consumer: KafkaConsumer, timeout_ms: int) -> None:
-    """Ask the coordinator now whether the members of the group have to join again; if so, `has_to_join` says so.
+    """Ask the coordinator now whether the members of the group must rejoin; then `has_to_join` reports it.
 
-    kafka-python asks with each heartbeat alone. A coordinator that does not answer is left alone.
+    kafka-python asks only with each heartbeat. If the coordinator does not answer, nothing happens.
     """
     coordinator = consumer._coordinator
 
@@ -311,25 +312,25 @@ def notice_rebalance(consumer: KafkaConsumer, timeout_ms: int) -> None:
 
 
 def has_to_join(consumer: KafkaConsumer) -> bool:
-    """The group is being dealt anew, and this member has not joined again yet."""
+    """Whether the group is rebalancing, and this member has not rejoined yet."""
     return bool(consumer._coordinator.need_rejoin())
 
 
 def leave(consumer: KafkaConsumer, timeout_ms: int, *, goodbye: bool = True) -> None:
-    """Close a consumer without a commit. Raises what kafka-python does, but by then nothing of it runs any more.
+    """Close a consumer without a commit. Raises kafka-python's errors, but nothing of the consumer is running by then.
 
-    Without a `goodbye` the group finds out when the session of the member times out.
+    Without a `goodbye`, the group notices when the member's session times out.
     """
     try:
         if not goodbye:
-            consumer._coordinator.reset_generation()  # kafka-python takes leave only of what it belongs to
+            consumer._coordinator.reset_generation()  # kafka-python says goodbye only to a group that it belongs to
         consumer.close(autocommit=False, timeout_ms=timeout_ms)
     finally:
-        consumer._client.close()  # with its thread, which kafka-python leaves where the goodbye to the group fails
+        consumer._client.close()  # including its thread, which kafka-python leaves running if the goodbye fails
 
 
 def _refused(settings: dict[str, Any]) -> str | None:
-    """What is wrong with the certificates of the brokers; kafka-python does not report it."""
+    """Return what is wrong with the brokers' certificates; kafka-python does not report it."""
     if not settings["security_protocol"].endswith("SSL"):
         return None
     context = ssl.create_default_context(cafile=settings["ssl_cafile"])

@@ -1,15 +1,15 @@
-"""What the URL of a Kafka bus says: servers, security, patience.
+"""The options in the URL of a Kafka bus: servers, security, timeouts.
 
-    kafka://host:port[,host:port]                              in the clear
-    kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the authorities of the system count
-    kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a certificate of our own (mutual TLS)
+    kafka://host:port[,host:port]                              unencrypted
+    kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the system's authorities are trusted
+    kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a client certificate (mutual TLS)
     kafka+ssl://...?sasl=SCRAM-SHA-512                         user and password of ESSP_BUS_USER, ESSP_BUS_PASSWORD
-    kafka+ssl://...?sasl=...&password_file=/etc/essp/password  the password in a file, read anew at each login
+    kafka+ssl://...?sasl=...&password_file=/etc/essp/password  the password in a file, read at each login
 
-`sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network.
-Host names are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after
-so long without a heartbeat a dead worker's partitions go to others), `connect_timeout_ms` (10000), `linger_ms` (5: how
-long a message waits for company in a batch). A URL never holds a password, so that it can be shown.
+`sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network. Host names
+are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after this long
+without a heartbeat, a dead worker's partitions are reassigned), `connect_timeout_ms` (10000), `linger_ms` (5: how long
+a message waits for others to form a batch). A URL never contains a password, so that it can be shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.login import NOBODY, Login, password_in
 
 _REQUEST_TIMEOUT_MS = 15_000
-"""How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
+"""How long one request may take; shorter than the delivery timeout, so that a lost answer is requested again."""
 _MILLISECONDS = re.compile(r"0|[1-9][0-9]{0,8}")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _FILES = ("ca", "cert", "key")
@@ -36,7 +36,7 @@ _PROTOCOLS = {
     (False, True): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-# At DEBUG, kafka-python shows its settings and every byte that it sends: passwords.
+# At DEBUG, kafka-python logs its settings and every byte that it sends, including passwords.
 _logger = logging.getLogger("kafka")
 _logger.setLevel(max(_logger.level, logging.INFO))
 
@@ -45,7 +45,7 @@ _EXAMPLE = "write kafka://host:port[,host:port], or kafka+ssl:// for TLS"
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """What the URL says, and who we are."""
+    """The options of the URL, and the login."""
 
     servers: tuple[str, ...]
     session_timeout_ms: int = 15_000
@@ -53,7 +53,7 @@ class KafkaOptions:
     linger_ms: int = 5
     tls: bool = False
     ca: str = ""
-    """File of the authorities to trust (PEM)."""
+    """File with the trusted authorities (PEM)."""
     cert: str = ""
     key: str = ""
     sasl: str = ""
@@ -62,7 +62,7 @@ class KafkaOptions:
 
     @classmethod
     def from_url(cls, url: str, login: Login = NOBODY) -> Self:
-        """Raises `ConfigError` for options that do not exist or make no sense."""
+        """Parse a URL. Raises `ConfigError` for unknown or inconsistent options."""
         where = f"bus URL {shown_address(url)!r}"
         try:
             parts = urlsplit(checked_address(url))
@@ -94,7 +94,7 @@ class KafkaOptions:
         return found
 
     def client(self) -> dict[str, Any]:
-        """Settings that every kind of client takes."""
+        """Return settings for every kind of client."""
         return {
             "bootstrap_servers": list(self.servers),
             "bootstrap_timeout_ms": self.connect_timeout_ms,
@@ -104,7 +104,7 @@ class KafkaOptions:
         }
 
     def consumer(self) -> dict[str, Any]:
-        """Settings of a consumer."""
+        """Return settings for a consumer."""
         return self.client() | {"session_timeout_ms": self.session_timeout_ms}
 
     def _security(self) -> dict[str, Any]:
@@ -115,12 +115,12 @@ class KafkaOptions:
             settings |= {
                 "sasl_mechanism": self.sasl,
                 "sasl_plain_username": self.login.user,
-                "sasl_plain_password": self.password,  # a call, which `kafka_clients.py` makes before each login
+                "sasl_plain_password": self.password,  # a function, which `kafka_clients.py` calls before each login
             }
         return settings
 
     def password(self) -> str:
-        """The one that counts now. Raises `ConfigError` where its file cannot be read."""
+        """Return the current password. Raises `ConfigError` if its file cannot be read."""
         return password_in(self.password_file) if self.password_file else self.login.password
 
     def _check(self, where: str) -> None:
@@ -153,5 +153,5 @@ class KafkaOptions:
 
 
 def _named(option: str) -> str:
-    """What people wrote as an option's name; a part of a password with a `&` in it is none."""
+    """Return an option's name for messages; hide one that may be part of a password with a `&`."""
     return option if option.isidentifier() else "what follows the `?`"

@@ -1,12 +1,11 @@
-"""Publishing to Kafka: one idempotent producer at a time, and an account of what it could not deliver.
+"""Publishing to Kafka: one idempotent producer at a time, and an account of undelivered messages.
 
-A producer that has not delivered a message is replaced by a new one, whatever the reason. kafka-python gives up the
-producer's number when a message that had been sent runs out of time, asks for no other, and would never publish again;
-after a message that the broker refuses for good (too large, a right that is missing, a number that the broker does not
-know) it is in a state that it does not leave either, and fails all that comes later with the same error. So only the
-first failure of a producer says something of its message. What the old one still holds is lost with it and counted, so
-that whoever needs it publishes it again. Of what was under way the broker may still store some: every message may come
-twice anyway.
+A producer that has failed to deliver a message is replaced, whatever the reason. When a sent message times out,
+kafka-python gives up the producer's id without requesting a new one, and would never publish again. After a message
+that the broker refuses permanently (too large, a missing permission, an unknown producer id), it is stuck as well, and
+fails everything that follows with the same error. So only the first failure of a producer says something about its
+message. Messages that the old producer still holds are lost with it and counted, so that their senders publish them
+again. The broker may still store some of those under way; every message may be delivered twice anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LIMIT = "max.message.bytes"
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A message that will be refused each time."""
+    """A message that will be refused every time."""
 
     topic: str
     size: int
@@ -46,7 +45,7 @@ class KafkaPublisher:
     """Publishes for all threads of a process."""
 
     def __init__(self, options: KafkaOptions, rights: Rights) -> None:
-        """Connects. `rights`: told of what the broker takes and refuses."""
+        """Connects. `rights`: records what the broker accepts and refuses."""
         self._options = options
         self._rights = rights
         self._close_timeout_s = options.connect_timeout_ms / 1000
@@ -58,13 +57,13 @@ class KafkaPublisher:
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._why = ""
-        """What the last failure was, for people."""
+        """The last failure, for users."""
         self._seen = threading.local()
-        """Of the calling thread: how many failures were reported to it (`failures`), and its messages that the broker
-        has refused (`refused`)."""
+        """Per thread: how many failures were reported to it (`failures`), and its messages that the broker has refused
+        (`refused`)."""
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
-        """Have a message sent."""
+        """Queue a message."""
         if not hasattr(self._seen, "failures"):
             self._seen.failures, self._seen.refused = self._failures, []
         producer = self._sound()
@@ -87,7 +86,7 @@ class KafkaPublisher:
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is delivered. Raises `MessageTooLarge` for a message of this thread that the broker
-        refuses, and `Undelivered` once in each thread for what is lost."""
+        refuses, and `Undelivered` once in each thread for lost messages."""
         producer = self._sound()
         try:
             _flush(producer, timeout_s)
@@ -97,9 +96,9 @@ class KafkaPublisher:
         self._report()
 
     def close(self) -> None:
-        """Flush, and leave. Nothing of it runs afterwards.
+        """Flush, and leave. Nothing runs afterwards.
 
-        A thread that has neither published nor flushed is not told of what others lost: they were.
+        A thread that has neither published nor flushed does not learn what others have lost: they were informed.
         """
         if not hasattr(self._seen, "failures"):
             self._seen.failures = self._failures
@@ -128,7 +127,7 @@ class KafkaPublisher:
             ) from self._last_failure
 
     def _limit_of(self, topic: str) -> str:
-        """The largest message of a topic, in words; empty where the broker does not say."""
+        """Return the largest message of a topic, in words; empty if the broker does not say."""
         try:
             admin = connected(KafkaAdminClient, self._rights.login, **self._options.client())
             try:
@@ -137,13 +136,13 @@ class KafkaPublisher:
             finally:
                 admin.close()
             return f" ({_LIMIT} is {found['topic'][topic][_LIMIT]['value']})"
-        except Exception:  # noqa: BLE001  an addition for people, which needs a right of its own
+        except Exception:  # noqa: BLE001  additional information, which needs a separate permission
             return ""
 
     # --- the producer ---
 
     def _sound(self) -> KafkaProducer:
-        """The producer; a new one in place of one that has failed. Raises what kafka-python does."""
+        """Return the producer, after replacing one that has failed. Raises kafka-python's errors."""
         producer = self._producer
         if producer is not None and producer is not self._worn:
             return producer
@@ -156,7 +155,7 @@ class KafkaPublisher:
             return self._producer
 
     def _note(self, producer: KafkaProducer, error: BaseException) -> None:
-        """A producer that raises what kafka-python promises nowhere may be in any state."""
+        """Mark a producer for replacement if it raised an undocumented error, since it may be in any state."""
         if not isinstance(error, (kafka_errors.KafkaError, OSError)):
             self._worn = producer
 
@@ -184,7 +183,8 @@ class KafkaPublisher:
     def _failed(
         self, producer: KafkaProducer, topic: str, size: int, refused: list[_Refused], error: BaseException
     ) -> None:
-        """`refused`: of the thread that published, which alone learns of a message that will be refused each time."""
+        """`refused`: the list of the publishing thread, which alone learns about a message that will be refused every
+        time."""
         first, self._worn = producer is not self._worn and producer is self._producer, producer
         if first and isinstance(error, TOO_LARGE):
             refused.append(_Refused(topic, size, error))
@@ -199,14 +199,14 @@ class KafkaPublisher:
 
 
 def publishing(topic: str) -> str:
-    """What is refused, in the words of errors."""
+    """Return the name of the call in error messages."""
     return f"publish to {topic}"
 
 
 def _flush(producer: KafkaProducer, timeout_s: float) -> None:
-    """Wait until all that a producer was given has come to an end. Raises `KafkaTimeoutError`.
+    """Wait until all messages of a producer are delivered or have failed. Raises `KafkaTimeoutError`.
 
-    A batch that the broker finds too large is sent again in parts, of which kafka-python's flush knows nothing.
+    If the broker finds a batch too large, it is sent again in parts, which kafka-python's flush does not wait for.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -219,8 +219,8 @@ def _flush(producer: KafkaProducer, timeout_s: float) -> None:
 
 
 def _end(producer: KafkaProducer) -> None:
-    """Close a producer without waiting for what it holds, however it is. On a busy machine, or where it could not
-    flush, kafka-python leaves its thread behind."""
+    """Close a producer in any state, without waiting for its messages. On a busy machine, or if it could not flush,
+    kafka-python leaves its thread running."""
     producer._sender.force_close()
     producer._sender.join()
     with suppress(Exception):

@@ -1,8 +1,8 @@
-"""What the broker refuses this process for its password or its rights.
+"""What the broker refuses this process for lack of a password or a permission.
 
-At the start of a process it is for whoever has started it to set that right: `ConfigError`. What has worked before was
-taken away by somebody, perhaps by mistake, and may be given back: `Denied`. Then work waits, and `words` says what was
-refused. No record is at fault.
+At the start of a process, the person who started it must fix that: `ConfigError`. Something that has worked before was
+revoked, perhaps by mistake, and may be granted again: `Denied`. Then work waits, and `words` reports what was refused.
+No record is blamed.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from essp_common.runtime.refusals import Refusals
 
 _LOGIN = "log in"
 ANYTHING = ""
-"""What has begun with the first thing that worked."""
+"""Has begun as soon as any call has succeeded."""
 
 
 class Rights:
-    """What the broker refuses, call by call. Thread-safe."""
+    """The broker's refusals, by call. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._refusals = Refusals(clock)
         self._begun: set[str] = set()
-        """What has worked once."""
+        """Calls that have succeeded at least once."""
 
     @contextmanager
     def needed(self, call: str, start: str = ANYTHING) -> Iterator[None]:
-        """Within this block kafka-python's errors are ESSP's. Of a call that is denied before `start` has worked once,
-        the user is told."""
+        """Convert kafka-python's errors into ESSP's within this block. A call that is denied before `start` has ever
+        succeeded is reported to the user."""
         try:
             with mapped(call):
                 yield
         except Denied as error:
-            if error.call != call:  # of another call within, which has told of it
+            if error.call != call:  # from a nested call, which has recorded it
                 raise
             self.denied(error)
             if start not in self._begun:
@@ -45,26 +45,26 @@ class Rights:
 
     @contextmanager
     def asked(self, call: str) -> Iterator[None]:
-        """`needed`, for a call that was granted if it comes to an end."""
+        """Like `needed`, for a call that counts as granted if it completes."""
         with self.needed(call):
             yield
         self.granted(call)
 
     def granted(self, call: str) -> None:
-        """The broker has done this call."""
+        """Note that the broker has carried out this call."""
         self.begun(ANYTHING)
         self._refusals.works(call)
 
     def begun(self, start: str) -> None:
-        """From now on what is denied of this was taken away."""
+        """From now on, a denial of this means that it was revoked."""
         self._begun.add(start)
 
     def denied(self, error: Denied) -> None:
-        """The broker has refused a call."""
+        """Note that the broker has refused a call."""
         self._refusals.refused(error.call, str(error))
 
     def login(self, refused: BaseException | None) -> None:
-        """A client has logged in, or what was wrong. It tries again; nothing else may tell of it."""
+        """Note a login of a client, or its error. The client retries by itself; nothing else may report it."""
         if refused is None:
             self._refusals.works(_LOGIN)
         else:
@@ -72,5 +72,5 @@ class Rights:
 
     @property
     def words(self) -> str:
-        """What was refused last, and what to do; empty: nothing is."""
+        """The last refusal, with a remedy; empty if nothing is refused."""
         return self._refusals.words

@@ -1,20 +1,21 @@
-"""Reading from Kafka: one consumer, polled by a thread of its own, and commits of what is done.
+"""Reading from Kafka: one consumer, polled by a separate thread, and commits of finished records.
 
 kafka-python takes part in a rebalance only while it is being polled, and a join that completes between two polls is
-thrown away and begun again. Hence a thread polls without a pause, holds what it read until the subscriber asks for it
-(a few thousand messages, then it pauses the partitions), and does all else with the consumer too, which is not
-thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards what they
-share with `done`, which comes from any thread, and with kafka-python's own thread, which reports rebalances.
+discarded and started again. Hence a thread polls without a pause, and buffers what it has read until the subscriber
+asks for it (a few thousand messages, then it pauses the partitions). It does everything else with the consumer too,
+which is not thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards
+the state that they share with `done`, which any thread may call, and with kafka-python's own thread, which reports
+rebalances.
 
 Commits are sent at most every `COMMIT_INTERVAL_S`, before partitions are given up, and at close; each only after
-what was published before has been flushed. Where that failed for good, the consumer goes back to the last commit, so
-that the work whose messages were lost is done again. The share of a group is dealt cooperatively: a rebalance takes
-only the partitions that move. A subscriber that does not poll for `ABANDONED_S` loses its share soon after.
+everything published before has been flushed. If that fails permanently, the consumer goes back to the last commit, so
+that work whose messages were lost is done again. Partitions are assigned cooperatively: a rebalance takes only the
+partitions that move. A subscriber that does not poll for `ABANDONED_S` soon loses its share.
 
-After an error that is neither Kafka's nor the system's (an answer that no broker gives, a defect of kafka-python) what
-the consumer had read may be lost, so another one takes its place and reads from the last commit. Where that does not
-help `DEFECTS` times in a row, the thread ends. From then on each `poll` raises the error, so that the process ends and
-another one reads on.
+After an error that is neither Kafka's nor the system's (an answer that no broker gives, a defect of kafka-python),
+messages that the consumer had read may be lost, so another consumer replaces it and reads from the last commit. If that
+does not help `DEFECTS` times in a row, the thread ends. From then on each `poll` raises the error, so that the process
+ends and another one continues.
 """
 
 from __future__ import annotations
@@ -61,19 +62,20 @@ ABANDONED_S = 240.0
 DEFECTS = 5
 _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 500
-"""How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
+"""How long one poll waits for messages. Each poll costs CPU, and closing waits for the current poll."""
 _READ_AHEAD, _READ_AHEAD_BYTES = 2000, 32 * 2**20
-"""So many messages, and bytes of them, are held ready, and what the last poll has brought beyond. Of those that are
-held, the oldest is handed out first."""
+"""Limits for buffered messages and their bytes; the last poll may exceed them. The oldest buffered message is handed
+out first."""
 _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
-"""Shorter: heartbeats stand still meanwhile."""
+"""Shorter: no heartbeats are sent meanwhile."""
 _CLOSE_TIMEOUT_MS = 5_000
 _PROBE_IDLE_S = 10.0
-"""Time without an answer after which the broker is probed: the consumer itself reconnects for ever, unreported."""
+"""Time without an answer after which the broker is probed: the consumer itself reconnects forever, without reporting
+it."""
 _PROBE_TIMEOUT_MS = 5_000
 _MEMBERSHIP = "membership"
-"""Of a group: what `Rights` call the start of a process that is a member of one."""
+"""For a group: the name in `Rights` for the start of a process that is a member."""
 
 
 class KafkaSubscription:
@@ -88,8 +90,8 @@ class KafkaSubscription:
         flush: Callable[[float], None],
         rights: Rights,
     ) -> None:
-        """`client`: settings of the consumer. `flush` makes durable what was published. `rights`: told of what the
-        broker lets it do."""
+        """`client`: settings of the consumer. `flush` makes published messages durable. `rights`: records what the
+        broker allows."""
         self._client = client
         self._topics, self._numbers = topics, partitions
         self._rights = rights
@@ -98,7 +100,7 @@ class KafkaSubscription:
         self._reading = f"read {', '.join(topics)}" + (f" in group {group}" if group else "")
         self._group = group
         self._auto = group is not None and partitions is None
-        """The group deals the partitions."""
+        """Whether the group assigns the partitions."""
         self._flush = flush
         self._membership = Membership(group or f"(all of {', '.join(topics)})")
         self._changed = threading.Condition()
@@ -106,25 +108,25 @@ class KafkaSubscription:
         self._owned: set[TopicPartition] = set()
         self._watermarks: dict[TopicPartition, Watermark] = {}
         self._committed: dict[TopicPartition, int] = {}
-        """Where each partition would be read from again; the first offset handed out, until there is a commit."""
+        """Where each partition would be read from again: the last commit, or the first offset handed out."""
         self._begun: Counter[TopicPartition] = Counter()
-        """How often it has begun to read each partition."""
+        """How often this subscription has begun to read each partition."""
         self._next: dict[TopicPartition, int] = {}
-        """Of a reader without a group: the offset after the last one that it has read."""
+        """For a reader without a group: the offset after the last one that it has read."""
         self._paused = False
         self._error: EsspError | None = None
         self._defects = 0
-        """Unexpected errors since the last poll that went well. The consumer that met one is replaced."""
+        """Unexpected errors since the last successful poll. The consumer that raised one is replaced."""
         self._defect: Exception | None = None
-        """What has stopped the thread: nothing is read any more."""
+        """The error that has stopped the thread; nothing is read any more."""
         self._closing = threading.Event()
         self._polled = False
         self._share: tuple[int, int] | None = None
-        """The latest deal: its number, and how many partitions it gave."""
+        """The latest assignment: its generation, and the number of partitions."""
         self._asked_at = self._heard_at = time.monotonic()
         self._next_commit = 0.0
         self._uncommitted = False
-        """The last commit failed."""
+        """Whether the last commit failed."""
         self._consumer = _connect(client, group, rights.login)
         try:
             self._begin()
@@ -167,7 +169,7 @@ class KafkaSubscription:
             return len(self._owned)
 
     def troubles(self) -> Troubles:
-        """What the broker owes it."""
+        """Report what the broker owes this member."""
         return {} if self._closing.is_set() else self._membership.troubles()
 
     def close(self) -> None:
@@ -193,7 +195,7 @@ class KafkaSubscription:
         return record
 
     def _watermark(self, slot: TopicPartition, offset: int) -> Watermark:
-        """The partition's watermark; a new one when it is read anew, from `offset`."""
+        """Return the partition's watermark; a new one if the partition is read again, from `offset`."""
         watermark = self._watermarks.get(slot)
         if watermark is None or offset < watermark.position:
             watermark = self._watermarks[slot] = Watermark(offset, self._begun[slot])
@@ -217,8 +219,8 @@ class KafkaSubscription:
         self._owned = owned
 
     def _begin_anew(self) -> None:
-        """Another consumer, in place of one that may be in any state."""
-        with suppress(Exception):  # it goes as it can
+        """Replace a consumer that may be in any state."""
+        with suppress(Exception):  # best effort
             leave(self._consumer, _CLOSE_TIMEOUT_MS, goodbye=self._polled)
         self._polled = False
         if self._group is not None:
@@ -272,10 +274,10 @@ class KafkaSubscription:
         with self._changed:
             owned = self._owned & self._consumer.assignment()
         for slot in owned:
-            with suppress(KeyError):  # taken from us by now: kafka-python's thread does not wait for this one
+            with suppress(KeyError):  # revoked by now: kafka-python's thread does not wait for this one
                 (self._consumer.pause if full else self._consumer.resume)(slot)
         self._polled = True
-        # What was found full was waited for already, unless the group is being dealt anew.
+        # A full buffer has already been waited for, unless the group is rebalancing.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
         self._membership.joining(not self._settled())
         self._report_share()
@@ -296,7 +298,7 @@ class KafkaSubscription:
             self._rights.begun(self._start)
 
     def _wait_for_room(self) -> bool:
-        """False when enough is held ready, and stays so for a while."""
+        """Wait briefly for room in the buffer. Returns False if it stays full."""
         patience_s = _POLL_MS / 1000 if self._settled() else 0.0
         with self._changed:
             return self._changed.wait_for(lambda: self._has_room() or self._closing.is_set(), patience_s)
@@ -305,11 +307,11 @@ class KafkaSubscription:
         return len(self._read) < _READ_AHEAD // 2 and self._read.size_bytes < _READ_AHEAD_BYTES // 2
 
     def _settled(self) -> bool:
-        """No join is under way, so nothing is thrown away if the consumer is not polled for a moment."""
+        """Whether no join is under way, so that nothing is discarded if the consumer is not polled for a moment."""
         return not self._auto or self._consumer.group_metadata().state == MemberState.STABLE
 
     def _report_share(self) -> None:
-        """Log what the group has dealt; also where that is what this member had before, which no listener is told."""
+        """Log a new assignment, even if it equals the previous one, which no listener reports."""
         if self._auto and self._settled():
             share = self._consumer.group_metadata().generation_id, len(self._consumer.assignment())
             if share != self._share:
@@ -317,7 +319,7 @@ class KafkaSubscription:
                 log.info("group %s: takes part with %d partitions", self._group, share[1])
 
     def _keep(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
-        """Hold what was read until it is asked for; nothing of a partition that was taken from us meanwhile."""
+        """Buffer what was read, except from partitions that were revoked in the meantime."""
         with self._changed:
             for slot, messages in polled.items():
                 if slot not in self._owned:
@@ -347,15 +349,15 @@ class KafkaSubscription:
             self.lost(set(self._owned))
             try:
                 leave(self._consumer, _CLOSE_TIMEOUT_MS, goodbye=joined)
-            except Exception as error:  # noqa: BLE001  nobody waits for it any more
+            except Exception as error:  # noqa: BLE001  no one waits for it any more
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
     def _finish_joining(self) -> bool:
-        """Take part in a join that is under way; False if it does not end in time, and no goodbye may be said.
+        """Complete a join that is under way. Returns False if it does not end in time; then no goodbye may be sent.
 
-        With some brokers a member that says goodbye while its group joins locks the others out for ever; one that
-        falls silent, until its session times out. So it asks whether its group joins, and does not wait for its next
-        heartbeat.
+        With some brokers, a member that says goodbye while its group is joining locks the others out forever; one that
+        falls silent, only until its session times out. So this asks whether the group is joining, without waiting for
+        the next heartbeat.
         """
         if not (self._polled and self._auto):
             return True
@@ -371,7 +373,7 @@ class KafkaSubscription:
     # --- rebalances, reported by kafka-python's own thread ---
 
     def gained(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions are ours now."""
+        """These partitions now belong to this member."""
         with self._changed:
             self._owned |= set(slots)
 
@@ -379,6 +381,7 @@ class KafkaSubscription:
         """Another member will own these partitions: commit what is done of them."""
         failpoint("kafka.revoked")
         try:
+            # Done records are committed before the partitions are given up, or their next owner would repeat them.
             offsets = self._durable(_REVOKE_FLUSH_TIMEOUT_S)
         except EsspError as error:
             log.warning("group %s gives up partitions without a commit: %s", self._group, error)
@@ -387,7 +390,7 @@ class KafkaSubscription:
         self.lost(slots)
 
     def lost(self, slots: Collection[TopicPartition]) -> None:
-        """Another member owns these partitions already."""
+        """Another member already owns these partitions."""
         with self._changed:
             self._owned -= set(slots)
             self._forget(set(slots))
@@ -407,7 +410,8 @@ class KafkaSubscription:
         self._commit(offsets)
 
     def _durable(self, timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What may be committed and is not yet. What was published before it was done is flushed first."""
+        """Return offsets that may be committed and are not yet. Everything published before they were done is flushed
+        first."""
         with self._changed:
             moved = {
                 slot: OffsetAndMetadata(watermark.committable, "", -1)
@@ -415,6 +419,8 @@ class KafkaSubscription:
                 if watermark.committable > self._committed[slot]
             }
         if moved:
+            # Flushed outside the lock, since it waits for the broker, and after the offsets were taken: everything that
+            # these records have published is included.
             self._flush(timeout_s)
             failpoint("kafka.flushed")
         return moved
@@ -426,7 +432,7 @@ class KafkaSubscription:
 
     def _on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answer: object) -> None:
         if isinstance(answer, BaseException):
-            if not self._uncommitted:  # once, not twice a second while a group does not form
+            if not self._uncommitted:  # once, not twice a second while a group cannot form
                 self._uncommitted = True
                 log.info("commit of group %s failed and is sent again until it succeeds: %s", self._group, answer)
             if (denied := denial(self._committing, answer)) is not None:
@@ -441,10 +447,10 @@ class KafkaSubscription:
                     self._committed[slot] = max(self._committed[slot], offset.offset)
 
     def _go_back(self) -> None:
-        """Have everything that was handed out and is not committed delivered again."""
+        """Deliver everything again that was handed out and is not committed."""
         with self._changed:
             for slot in self._watermarks:
-                with suppress(ValueError):  # taken from us by now
+                with suppress(ValueError):  # revoked by now
                     self._consumer.seek(slot, self._committed[slot])
             self._forget(set(self._watermarks))
 
@@ -485,6 +491,7 @@ def _connect(client: Mapping[str, Any], group: str | None, on_login: OnLogin) ->
         auto_offset_reset="earliest",
         allow_auto_create_topics=False,
         metrics_enabled=False,
-        # An idle consumer asks once a second. Not longer: a fetch in flight does not know of partitions gained since.
+        # An idle consumer fetches once a second. Not longer: a fetch under way does not include partitions gained
+        # since.
         fetch_max_wait_ms=900,
     )

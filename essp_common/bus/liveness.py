@@ -1,7 +1,7 @@
-"""For how long a broker has owed an answer: to what was published, to a member that joins, to one that reads.
+"""For how long a broker has owed an answer: to published messages, to a joining member, to a reader.
 
-Clients wait for brokers without a word, some of them for ever. These count what is owed, so that people can be told
-(`Bus.troubles`). Pure: time is passed in.
+Clients wait for brokers silently, some of them forever. These classes track what is owed, so that users can be
+informed (`Bus.troubles`). Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from essp_common.runtime.troubles import LASTS_S, Kind
 
 JOIN_S = 20.0
-"""How long a group may take to deal a member its share: more than the session of a member that has died, for which the
+"""How long a group may take to assign a member its share: longer than the session of a dead member, for which the
 broker makes the others wait."""
 
 
 class Acknowledgements:
-    """What was published and is not acknowledged. Thread-safe."""
+    """Published messages that are not acknowledged yet. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, longest_s: float = LASTS_S) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Acknowledgements:
         self._lock = threading.Lock()
         self._owed = 0
         self._since_s: float | None = None
-        """When the broker acknowledged something last, with more to come; None: it owes nothing."""
+        """When the broker last acknowledged something, with more to come; None if it owes nothing."""
 
     def published(self) -> None:
         """A message is on its way."""
@@ -36,18 +36,18 @@ class Acknowledgements:
                 self._since_s = self._clock()
 
     def answered(self) -> None:
-        """The broker has acknowledged or refused one."""
+        """The broker has acknowledged or refused a message."""
         with self._lock:
             self._owed -= 1
             self._since_s = self._clock() if self._owed else None
 
     def given_up(self) -> None:
-        """The client has given one up. That is no answer."""
+        """The client has given up a message, which is not an answer."""
         with self._lock:
             self._owed -= 1
 
     def troubles(self) -> dict[Kind, str]:
-        """Nothing was acknowledged for long."""
+        """Report that nothing was acknowledged for a long time."""
         with self._lock:
             if self._since_s is None or (waited_s := self._clock() - self._since_s) < self._longest_s:
                 return {}
@@ -59,7 +59,7 @@ class Acknowledgements:
 
 
 class Membership:
-    """Whether the broker answers a member of a group. Used by its thread; `troubles` by any."""
+    """Whether the broker answers a member of a group. Used by its thread; `troubles` by any thread."""
 
     def __init__(
         self, group: str, clock: Callable[[], float] = time.monotonic, join_s: float = JOIN_S, silent_s: float = LASTS_S
@@ -73,7 +73,7 @@ class Membership:
         self._refusal, self._silent = "", True
 
     def asks(self) -> None:
-        """The broker is asked, which takes a moment."""
+        """A request to the broker begins."""
         self._asked_s = self._clock()
 
     def heard(self) -> None:
@@ -82,18 +82,19 @@ class Membership:
         self._refusal, self._silent = "", True
 
     def failed(self, why: str, silent: bool = True) -> None:
-        """The broker was asked in vain. `silent`: it did not answer; otherwise `why` says all."""
+        """A request to the broker has failed. `silent`: there was no answer; otherwise `why` is the complete
+        message."""
         self._refusal, self._silent = why, silent
 
     def joining(self, joining: bool) -> None:
-        """Whether the member waits for its share of the group's partitions."""
+        """Note whether the member is waiting for its share of the group's partitions."""
         if not joining:
             self._joining_s = None
         elif self._joining_s is None:
             self._joining_s = self._clock()
 
     def troubles(self) -> dict[Kind, str]:
-        """The broker does not answer, or does not let the member join."""
+        """Report that the broker does not answer, or does not let the member join."""
         now_s, since_s, why = self._clock(), self._joining_s, self._refusal
         if not why and now_s - self._asked_s >= self._join_s:
             why = "the client still waits"

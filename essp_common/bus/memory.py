@@ -1,12 +1,12 @@
 """The bus within one process: `memory://`.
 
-What it guarantees is what Kafka does, and no more, so that a service that works here works there: partitions
-keyed by message key, groups whose partitions are dealt anew when a member joins or leaves, delivery at least
-once. A partition that changes hands is delivered again from the offset below which everything was done.
+It guarantees what Kafka does, and no more, so that a service that works here works there: partitions keyed by message
+key, groups whose partitions are reassigned when a member joins or leaves, delivery at least once. A partition that
+changes its owner is delivered again from the offset below which everything was done.
 
-Every `from_url` gives a bus of its own. Nothing outlives the process, and publishing is durable at once. A record is
-dropped when every group that knows its partition has committed it, and `retained` newer ones are held; topics
-that no group reads (`essp.control`) are kept from the first record on. Readers block on a condition variable.
+Every `from_url` returns a separate bus. Nothing outlives the process, and publishing is durable at once. A record is
+dropped when every group that knows its partition has committed it, and `retained` newer ones exist; topics that no
+group reads (`essp.control`) are kept completely. Readers block on a condition variable.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 RETAINED = 4096
-"""Records a partition keeps although every group has committed them, for a group that comes late."""
+"""Records that a partition keeps although every group has committed them, for a group that joins late."""
 
 _STEPS = 16
-"""A partition drops records when it has a part of `RETAINED` more."""
+"""A partition drops records when it exceeds `RETAINED` by this fraction of it."""
 
 Slot = tuple[str, int]
 """Topic and partition."""
 
 
 class _Log:
-    """One partition: its records from offset `start` on.
+    """One partition: its records from offset `start`.
 
-    As keys and values: those that are kept are many, and the garbage collector has nothing to look at in bytes.
+    Stored as keys and values: many are kept, and the garbage collector does not visit bytes.
     """
 
     def __init__(self) -> None:
@@ -51,25 +51,25 @@ class _Log:
         return self.start + len(self._values)
 
     def append(self, key: bytes, value: bytes) -> None:
-        """A new record at its end."""
+        """Append a record."""
         self._keys.append(key)
         self._values.append(value)
 
     def read(self, offset: int, count: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Offset, key and value of up to so many records."""
+        """Yield offset, key and value of up to `count` records."""
         first = offset - self.start
         chosen = slice(first, first + count)
         return zip(count_from(offset), self._keys[chosen], self._values[chosen], strict=False)
 
     def drop(self, offset: int) -> None:
-        """Drop what lies below `offset`."""
+        """Drop records below `offset`."""
         surplus = max(0, offset - self.start)
         del self._keys[:surplus], self._values[:surplus]
         self.start += surplus
 
 
 class _Group:
-    """What a group remembers, and who its members are."""
+    """The committed offsets and the members of a group."""
 
     def __init__(self) -> None:
         self.committed: dict[Slot, int] = {}
@@ -90,7 +90,7 @@ class MemoryBus:
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """A new, empty bus. Raises `ConfigError` for a URL that says more than `memory://`."""
+        """Return a new, empty bus. Raises `ConfigError` for a URL other than `memory://`."""
         if url != "memory://":
             raise ConfigError(f"bus URL {shown_address(url)!r}: the memory bus has no options; write memory://")
         return cls()
@@ -160,11 +160,11 @@ class MemoryBus:
                     reader.wake()
 
     def log(self, slot: Slot) -> _Log:
-        """The records of one partition."""
+        """Return the records of one partition."""
         return self._logs(slot[0])[slot[1]]
 
     def leave(self, subscription: MemorySubscription, group: _Group | None) -> None:
-        """A subscription ends; its partitions go to the rest of its group."""
+        """End a subscription; its partitions go to the rest of its group."""
         for topic in subscription.topics:
             self._readers[topic].remove(subscription)
         if group is not None and subscription in group.members:
@@ -172,10 +172,11 @@ class MemoryBus:
             self._deal(group)
 
     def trim(self, slot: Slot, committed: int) -> None:
-        """Drop what every group has committed and every group-less reader has read. `committed`: by one of them."""
+        """Drop records that every group has committed and every reader without a group has read. `committed`: by one of
+        them."""
         log = self.log(slot)
         if committed - log.start <= self._retained + self._step:
-            return  # asking the others, and moving the rest of a list to its front, is not worth it before
+            return  # below that, checking the others and moving the rest of the list is not worthwhile
         limits = [group.committed[slot] for group in self._groups.values() if slot in group.committed]
         limits += [r.position(slot) for r in self._readers[slot[0]] if r.group is None and slot in r.slots]
         log.drop(min(*limits, log.end - self._retained))
@@ -191,7 +192,7 @@ class MemoryBus:
             raise Unavailable("the memory bus is closed")
 
     def _deal(self, group: _Group) -> None:
-        """Share the partitions of each topic evenly, leaving as many as possible where they are."""
+        """Share the partitions of each topic evenly, moving as few as possible."""
         owners: dict[Slot, MemorySubscription] = {}
         for topic in sorted({topic for member in group.members for topic in member.topics}):
             members = [member for member in group.members if topic in member.topics]
@@ -222,20 +223,20 @@ def _deal_evenly(
 
 
 class MemorySubscription:
-    """Implements `essp_common.bus.port.Subscription`. Its state is guarded by the lock of its bus."""
+    """Implements `essp_common.bus.port.Subscription`. The lock of its bus guards its state."""
 
     def __init__(self, bus: MemoryBus, topics: Sequence[str], group: _Group | None) -> None:
         self.topics = tuple(topics)
         self.group = group
         self.slots: dict[Slot, Watermark] = {}
         self._begun: Counter[Slot] = Counter()
-        """How often it has begun to read each partition."""
+        """How often this subscription has begun to read each partition."""
         self._bus = bus
         self._ready: dict[Slot, None] = {}
-        """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
+        """Partitions with something to read, the longest waiting first: checking all of them costs more than a read."""
         self._changed = threading.Condition(bus.lock)
         self._waiting = False
-        """Whether a reader sleeps that nothing has woken yet."""
+        """Whether a reader is sleeping that nothing has woken yet."""
         self._paused = False
         self._closed = False
 
@@ -283,24 +284,24 @@ class MemorySubscription:
                 self.wake()
 
     def take(self, slots: Sequence[Slot]) -> None:
-        """Own exactly these partitions; the new ones from where the group has come to."""
+        """Own exactly these partitions; new ones are read from the group's committed offset."""
         kept = {slot: self.slots[slot] for slot in slots if slot in self.slots}
         self.slots = {slot: kept.get(slot) or self._begin(slot) for slot in slots}
         self._ready = {slot: None for slot in slots if self._bus.log(slot).end > self.slots[slot].position}
         self.wake()
 
     def arrived(self, slot: Slot) -> None:
-        """There is a new record in this partition."""
+        """A record was appended to this partition."""
         if slot in self.slots:
             self._ready[slot] = None
             self.wake()
 
     def position(self, slot: Slot) -> int:
-        """The offset after the last record that was handed out."""
+        """Return the offset after the last record that was handed out."""
         return self.slots[slot].position
 
     def wake(self) -> None:
-        """There may be something to read."""
+        """Wake the reader: there may be something to read."""
         if self._waiting:
             self._waiting = False
             self._changed.notify_all()
@@ -325,6 +326,6 @@ class MemorySubscription:
                     watermark.done(offset)
                 records.append(Record(*slot, offset, key, value, offset < suspects, watermark.delivery))
             if log.end > watermark.position:
-                # To the end of the line, so that a busy partition does not starve the others.
+                # To the end of the queue, so that a busy partition does not starve the others.
                 self._ready[slot] = None
         return records

@@ -1,8 +1,8 @@
 """The message bus: partitioned, ordered by partition, delivered at least once.
 
-A consumer group shares the partitions of its topics; a subscription without a group reads every message of
-every partition from the beginning (how each worker follows `essp.control`). A record that was polled but not
-`done` when its subscriber closes or dies is delivered again, to the next owner of its partition.
+A consumer group shares the partitions of its topics; a subscription without a group reads every message of every
+partition from the beginning (as each worker reads `essp.control`). A record that was polled but is not `done` when its
+subscriber closes or dies is delivered again, to the next owner of its partition.
 
 Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`). Both pass
 `tests/contract/bus_suite.py`.
@@ -19,20 +19,20 @@ from essp_common.runtime.troubles import Troubles
 from essp_common.topics import KEPT
 
 SUSPECTS = 48
-"""Records of a partition that its last owner may have had in hand. They are marked for the next owner."""
+"""Records of a partition that its last owner may have been working on. They are marked for the next owner."""
 
 MAX_MESSAGE_BYTES = 1_000_000
-"""Most bytes of a message, key and value together: what Kafka takes by default, less the envelope of a record."""
+"""Most bytes of a message, key and value together: Kafka's default limit, less the envelope of a record."""
 
 
 class MessageTooLarge(PermanentError):
-    """A message that no bus takes."""
+    """A message that no bus accepts."""
 
     kind = "limit"
 
 
 def check_size(topic: str, key: bytes, value: bytes) -> None:
-    """Raises `MessageTooLarge`."""
+    """Raise `MessageTooLarge` if a message exceeds the limit."""
     if len(key) + len(value) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"a message to {topic} has {len(key) + len(value)} bytes, and {MAX_MESSAGE_BYTES} are the most"
@@ -50,13 +50,14 @@ class Record:
     value: bytes
     redelivered: bool = field(default=False, compare=False)
     """May have been delivered before, to the previous owner of the partition: it is among the first `SUSPECTS` records
-    that this member of the group got from the partition. False is no guarantee either."""
+    that this member of the group received from the partition. False is not a guarantee, either."""
     delivery: int = field(default=0, compare=False)
-    """How often this subscriber had begun to read the partition anew when it got the record: `done` needs it."""
+    """How often this subscriber had started reading the partition again when it received the record; `done`
+    needs it."""
 
     @property
     def bare(self) -> Record:
-        """It without key and value: all that `Subscription.done` needs."""
+        """The record without key and value: all that `Subscription.done` needs."""
         return replace(self, key=b"", value=b"")
 
 
@@ -64,72 +65,73 @@ class Subscription(Protocol):
     """One member of a consumer group (or a reader of everything). Used from one thread, except `done`."""
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Up to `max_records` records, in order by partition; empty after `timeout_s` without any.
+        """Return up to `max_records` records, in order by partition; empty after `timeout_s` without any.
 
-        Keeps the membership alive, so it is called regularly even while paused.
-        Raises `Unavailable` when the bus cannot be reached.
+        Keeps the membership alive, so it must be called regularly even while paused. Raises `Unavailable` if the bus
+        cannot be reached.
         """
 
     def done(self, record: Record) -> None:
-        """This record needs no redelivery. Thread-safe, in any order.
+        """Note that this record needs no redelivery. Thread-safe, in any order.
 
-        What is committed of a partition is the offset below which everything is done, and only once all that was
-        published on the same bus before is durable: work may be called done without a flush for each record. Where
-        that was lost for good, all that is not committed is delivered again, also what this subscriber has in hand.
-        Of a record that has come again, only the latest delivery counts: what was made of one before may be lost.
+        For each partition, the offset below which everything is done is committed, and only once everything that was
+        published on the same bus before is durable: work may be called done without a flush for each record. If
+        published messages are lost for good, everything uncommitted is delivered again, including records that this
+        subscriber is still working on. If a record was delivered again, only the latest delivery counts: the results of
+        an earlier one may be lost.
         """
 
     def pause(self) -> None:
-        """Take no new records; `poll` goes on returning nothing."""
+        """Return no new records; `poll` still works, but returns nothing."""
 
     def resume(self) -> None:
-        """Take records again."""
+        """Return records again."""
 
     @property
     def partitions(self) -> int:
-        """How many partitions it owns now. 0 for a member whose group has not dealt it any (yet)."""
+        """How many partitions it owns now. 0 for a member that has not been assigned any (yet)."""
 
     def close(self) -> None:
         """Commit what is done and leave the group. What is not done is delivered again."""
 
 
 class Bus(Protocol):
-    """Where messages are published and read."""
+    """Publishes and reads messages."""
 
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
-        """Create the topics that do not exist, each with so many partitions. Idempotent.
+        """Create missing topics with these numbers of partitions. Idempotent.
 
-        `kept`: those of which no message may expire.
+        `kept`: topics whose messages must not expire.
         """
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         """Queue one message for delivery. Thread-safe.
 
-        Without `partition`, the key chooses it: equal keys, equal partition. Raises `Unavailable` at once or,
-        for a message that was queued before, from `flush`. Raises `MessageTooLarge`, from `flush` where only the
-        broker knows.
+        Without `partition`, the key determines it: equal keys, equal partition. Raises `Unavailable` at once or, for a
+        message that was queued before, from `flush`. Raises `MessageTooLarge`, from `flush` if only the broker knows.
         """
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Return when everything published so far is durable; raise `Unavailable` when it is not."""
+        """Wait until everything published so far is durable. Raises `Unavailable` if it is not."""
 
     def subscribe(
         self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
     ) -> Subscription:
-        """Join `group`, from the earliest record it has not committed.
+        """Join `group`, starting with the earliest record that it has not committed.
 
-        `group=None` reads everything, from the beginning, with no commits. `partitions` takes exactly these
-        partitions of each topic instead of a share (the group then only remembers how far it came).
+        `group=None` reads everything, from the beginning, without commits. `partitions` takes exactly these partitions
+        of each topic instead of a share (the group then only remembers the committed offsets).
         """
 
     def backlog(self, topic: str, group: str) -> int:
-        """Records that the group has not committed, over all partitions. For people and scaling, not for logic."""
+        """Return how many records the group has not committed, over all partitions. For users and scaling, not for
+        logic."""
 
     def held(self, topic: str) -> Sequence[range]:
-        """The offsets of what each partition holds now. Raises `NotFound`, and `Unavailable`."""
+        """Return the offsets that each partition holds now. Raises `NotFound`, and `Unavailable`."""
 
     def troubles(self) -> Troubles:
-        """What keeps this bus from working, as far as this process can see; it is not asked for."""
+        """Report what keeps this bus from working, as far as this process has noticed; sends no request."""
 
     def close(self) -> None:
         """Flush and release everything."""

@@ -1,10 +1,10 @@
-"""Records that were read from several partitions and wait to be handed out, the oldest first.
+"""Buffered records from several partitions, handed out oldest first.
 
-kafka-python empties one partition after the other. A worker that took records as they come would make what is wanted
-last before what is wanted next, as far as everything that is outstanding reaches. So the oldest of all partitions is
-next, by the time at which it was published; those of one partition keep their order whatever their times say. A time
-that is still to come, of a publisher whose clock is ahead, counts as that of the arrival: else its records would wait
-for as long as there are others.
+kafka-python reads one partition to its end before the next. A worker that took records in that order could do what is
+needed last before what is needed next, across everything outstanding. So the oldest record of all partitions is next,
+by its publishing time; records of one partition keep their order whatever their times are. A time in the future, from a
+publisher whose clock is ahead, counts as the time of arrival: otherwise its records would wait for as long as there are
+others.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ReadAhead:
         """Of all values."""
         self._count = 0
         self._waiting: dict[TopicPartition, deque[tuple[int, Record]]] = {}
-        """No partition without records."""
+        """Contains only partitions with records."""
         self._first: list[tuple[int, TopicPartition]] = []
-        """A heap: of each partition the time of its first record."""
+        """A heap: the time of each partition's first record."""
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, slot: TopicPartition, time_ms: int, record: Record) -> None:
-        """The next record of a partition. `time_ms`: when it was published, since 1970."""
+        """Add the next record of a partition. `time_ms`: when it was published, since 1970."""
         time_ms = min(time_ms, int(1000 * self._clock()))
         waiting = self._waiting.get(slot)
         if waiting is None:
@@ -47,7 +47,7 @@ class ReadAhead:
         self.size_bytes += len(record.value)
 
     def pop(self) -> tuple[TopicPartition, Record]:
-        """The oldest record. Raises `IndexError` if there is none."""
+        """Remove and return the oldest record. Raises `IndexError` if there is none left."""
         slot = self._first[0][1]
         waiting = self._waiting[slot]
         _, record = waiting.popleft()
@@ -61,7 +61,7 @@ class ReadAhead:
         return slot, record
 
     def drop(self, slots: Collection[TopicPartition]) -> None:
-        """Forget the records of these partitions."""
+        """Drop the records of these partitions."""
         for slot in slots:
             for _, record in self._waiting.pop(slot, ()):
                 self._count -= 1

@@ -1,4 +1,4 @@
-"""Two ways of reading a subscription: for as long as the process runs, and once through a whole topic."""
+"""Two ways of reading a subscription: continuously while the process runs, or once through a whole topic."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from essp_common.runtime.retry import Outage
 _RECORDS = 2000
 _POLL_S = 0.5
 _AFTER_S = 0.1
-"""At the end, too: the broker of `essp servers` names an end that lies within its last batch."""
+"""Poll timeout at the end, which is polled as well: the broker of `essp servers` reports an end within its
+last batch."""
 _SILENT_S = 5.0
-"""How long a record may take that is there: a client of Kafka connects first. What does not come for so long is none
-for people, such as the mark of a transaction, which takes an offset, too."""
+"""How long an existing record may take to arrive: a Kafka client connects first. An offset without a record in that
+time is not a message, but for example the marker of a transaction."""
 _MORE_S = 1.0
-"""For how long what comes meanwhile is read, too: on a topic with traffic there is no end of it."""
+"""For how long records that arrive during the read are included: on a busy topic, they never end."""
 
 
 def batches(
     subscription: Subscription, stopping: threading.Event, who: str, max_records: int, timeout_s: float
 ) -> Iterator[Sequence[Record]]:
-    """What each poll returns (also nothing), until `stopping` is set. A bus that does not answer is polled again.
-
-    `who` begins the line in the log that says so.
+    """Yield the result of each poll (also empty ones) until `stopping` is set. If the bus does not answer, it is polled
+    again, with a log line that begins with `who`.
     """
     outage = Outage(who, stopping.wait)
     while not stopping.is_set():
@@ -39,10 +39,10 @@ def batches(
 def read_all(
     bus: Bus, topic: str, leaving: Callable[[], bool] = lambda: False, whole: bool = False
 ) -> Iterator[Record]:
-    """What a topic holds now, from its beginning; also some of what comes meanwhile.
+    """Yield what a topic contains now, from its beginning; may include some records that arrive in the meantime.
 
-    Ends early once `leaving()`. Raises `NotFound`, and `Unavailable` if the bus does not answer. `whole`: also if it is
-    silent before the end, which otherwise counts as the end.
+    Ends early once `leaving()`. Raises `NotFound`, and `Unavailable` if the bus does not answer. `whole`: raise it also
+    if the bus falls silent before the end, which otherwise counts as the end.
     """
     subscription = bus.subscribe([topic], group=None)
     try:

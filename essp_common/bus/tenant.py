@@ -1,7 +1,8 @@
 """One tenant's part of a bus: topics and consumer groups that begin with its name.
 
-Tenants share brokers and never meet: the decoders of `vision` read `vision.essp.seeds` in the group `vision.decoder`.
-Whoever uses the bus knows topics by their own names, in records too; errors, and the broker's tools, have whole ones.
+Tenants share brokers without interfering: the decoders of `vision` read `vision.essp.seeds` in the group
+`vision.decoder`. Callers use topic names without the prefix, in records too; errors, and the broker's tools, show full
+names.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ class TenantBus:
         return _TenantSubscription(found, self._whole(""))
 
     def backlog(self, topic: str, group: str) -> int:
-        """What the tenant's group has not committed of the tenant's topic."""
+        """Return how much of the tenant's topic the tenant's group has not committed."""
         return self._bus.backlog(self._whole(topic), self._whole(group))
 
     def held(self, topic: str) -> Sequence[range]:
-        """What the tenant's topic holds."""
+        """Return the offsets in the tenant's topic."""
         return self._bus.held(self._whole(topic))
 
     def troubles(self) -> Troubles:
-        """Those of the bus below."""
+        """Return the troubles of the underlying bus."""
         return self._bus.troubles()
 
     def close(self) -> None:
-        """Close the bus below."""
+        """Close the underlying bus."""
         self._bus.close()
 
     def _whole(self, name: str) -> str:
@@ -63,7 +64,7 @@ class TenantBus:
 
 
 class _TenantSubscription:
-    """A subscription whose records have topics without the tenant's name."""
+    """A subscription whose records have topics without the tenant's prefix."""
 
     def __init__(self, subscription: Subscription, prefix: str) -> None:
         self._subscription = subscription

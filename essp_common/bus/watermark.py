@@ -1,8 +1,8 @@
 """Which offset of a partition may be committed while its records finish in any order.
 
-A commit says "everything below is done", so it may only move to the first record that is not. Offsets of one
-partition are delivered in ascending order but may have gaps (a real broker leaves them), hence what counts is
-what was delivered, not plain numbers. Not thread-safe: each adapter has a lock already.
+A commit means "everything below is done", so it may only advance to the first unfinished record. Offsets of one
+partition are delivered in ascending order but may have gaps (a real broker leaves them), so the delivered offsets are
+tracked instead of counted. Not thread-safe: each adapter already has a lock.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import deque
 
 
 class Watermark:
-    """One partition as one subscriber sees it."""
+    """One partition from the view of one subscriber."""
 
     def __init__(self, position: int, delivery: int = 0) -> None:
-        """`position`: the first offset that will be delivered. `delivery`: the `Record.delivery` of what will be."""
+        """`position`: the first offset that will be delivered. `delivery`: the `Record.delivery` of these records."""
         self.delivery = delivery
         self.start = self._position = position
-        """The first offset that was to be delivered."""
+        """The first offset to be delivered."""
         self._waiting: deque[int] = deque()
         self._done: set[int] = set()
 
     @property
     def position(self) -> int:
-        """The offset after the last one delivered."""
+        """The offset after the last delivered one."""
         return self._position
 
     @property
@@ -39,9 +39,9 @@ class Watermark:
         self._position = offset + 1
 
     def done(self, offset: int) -> bool:
-        """A record is finished; True when that moved `committable`.
+        """A record is finished. Returns True if that advanced `committable`.
 
-        An offset that was not delivered here (it was before a rebalance, or is done already) changes nothing.
+        An offset that was not delivered here (before a rebalance), or is already done, changes nothing.
         """
         if not self._waiting or not self._waiting[0] <= offset < self._position:
             return False

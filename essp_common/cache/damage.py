@@ -1,8 +1,8 @@
-"""Tells of values of a frame cache that are not what was stored under their keys, and are therefore not used.
+"""Counts and reports values of a frame cache that are not what was stored under their keys, and are therefore not used.
 
-Each is counted. The first is a line in the log, since one flipped bit in months is nobody's work; of several within ten
-minutes people are told, since something is broken (`Kind.CACHE_DAMAGED`). Values of another release are no damage:
-people are told that two releases are at work, for as long as such values come (`Kind.MIXED_RELEASES`).
+The first one is only logged, since a flipped bit in months needs no action; several within ten minutes are a condition,
+since something is broken (`Kind.CACHE_DAMAGED`). Values of another release are not damage: for as long as such values
+come, users see that two releases are in use (`Kind.MIXED_RELEASES`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 _MANY = 3
 _WITHIN_S = 600.0
 _MIXED_WITHIN_S = 150.0
-"""A consumer whose next clip is always of another release sees one such value in 30 s."""
+"""A consumer whose next clip is always from another release reads one such value every 30 s."""
 
 
 class Damage:
-    """What one cache has handed out damaged lately. Thread-safe."""
+    """The damaged values that one cache has recently handed out. Thread-safe."""
 
     def __init__(self, where: str, clock: Callable[[], float]) -> None:
         """`where` names the cache in messages."""
@@ -39,11 +39,11 @@ class Damage:
         forks.follow(self)
 
     def forked(self) -> None:
-        """A thread may have had the lock."""
+        """Replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
 
     def found(self, key: str, error: Unsound) -> CacheMiss:
-        """What to raise for such a value."""
+        """Record such a value, and return the error to raise for it."""
         words = f"{key}: {error}"
         foreign = isinstance(error, Foreign)
         metrics.CACHE_UNSOUND.labels("foreign" if foreign else "damaged").inc()
@@ -62,7 +62,7 @@ class Damage:
         return CacheMiss(words)
 
     def troubles(self) -> Troubles:
-        """That there were many, of either kind."""
+        """Report that there were many values of either kind."""
         return {**self._damaged(), **self._mixed()}
 
     def _mixed(self) -> Troubles:

@@ -1,16 +1,16 @@
-"""The label before each value in Redis and in shared memory: its seal, and the consumers that have not acked yet.
+"""The label in front of each value in Redis and in shared memory: its seal, and the consumers that have not acked yet.
 
     000064 <hash of the key> <checksum> ⏎ -extractor.flow ⏎ -trainer.a ⏎ <spaces> <the value>
     000128 <hash of the key> 128+150528 <checksums> ⏎ -trainer.a ⏎ <spaces> <the value>
 
-Six digits tell how long the label is: a multiple of 64 bytes, so that arrays in the value stay aligned. The seal
-(`seal.py`), in hexadecimal digits, shows that the value is that of its key; one in pieces says how long the first and
-each further one is. An ack turns the `-` of its consumer into a `+`, in place; the one that leaves no `-` frees the
-key. So one SET stores value, seal, consumers and lifetime, whole or not at all, and storing again begins anew. On a
-cluster a key needs no companion.
+Six digits give the length of the label: a multiple of 64 bytes, so that arrays in the value stay aligned. The seal
+(`seal.py`), in hexadecimal digits, proves that the value belongs to its key; for a value in pieces, it contains the
+length of the first and of each further piece. An ack replaces the `-` of its consumer with a `+`, in place; the ack
+that leaves no `-` frees the key. So one SET stores value, seal, consumers and lifetime atomically, and storing again
+starts over. On a cluster, no second key is needed.
 
-Releases before the seal had none: to this one their values are misses (`OtherRelease`), which stay for readers of
-theirs, and they read those of this one as before.
+Older releases have no seal: this release treats their values as misses (`OtherRelease`), but leaves them for readers of
+that release, which can read this release's values as before.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ end
 redis.call('SETRANGE', KEYS[1], place, '+')
 return 0
 """
-"""The Lua script of an ack: key and consumer -> 1 if that freed the key, else 0. It needs no memory: nothing grows.
-What is no value at all, since another program wrote it, is removed."""
+"""The Lua script of an ack: key and consumer -> 1 if that freed the key, else 0. It allocates no memory. A key that is
+not a value, since another program wrote it, is removed."""
 
 DIGITS = 6
-"""Characters at the beginning that say how long the label is."""
+"""Number of leading characters that give the length of the label."""
 SEALED = DIGITS + 1 + 16 + 1
-"""Characters at the beginning that show whether there is a seal."""
+"""Number of leading characters that show whether there is a seal."""
 UNIT = 64
 """Bytes of the shortest label."""
 
@@ -56,7 +56,7 @@ _SEAL = re.compile(rb"[0-9]{6} ([0-9a-f]{16}) (?:([0-9]+)\+([0-9]+) )?((?:[0-9a-
 
 
 def label(seal: Seal, consumers: tuple[str, ...]) -> bytes:
-    """The label of a value for these consumers, whose names contain no line break."""
+    """Return the label of a value for these consumers, whose names contain no line break."""
     pieces = b"%d+%d " % (seal.head_bytes, seal.piece_bytes) if seal.piece_bytes else b""
     begin = b" %016x %b%b\n%b" % (seal.key, pieces, seal.sums.hex().encode(), _names(consumers))
     size = -(-(DIGITS + len(begin)) // UNIT) * UNIT
@@ -69,7 +69,7 @@ def _names(consumers: tuple[str, ...]) -> bytes:
 
 
 def seal_in(label: Buffer) -> Seal:
-    """The seal in a label. Raises `Foreign`."""
+    """Return the seal in a label. Raises `Foreign`."""
     found = _SEAL.match(label)
     if found is None:
         raise (OfOtherRelease if label_bytes(label) else Foreign)("it is not a value of this release of ESSP")
@@ -78,12 +78,13 @@ def seal_in(label: Buffer) -> Seal:
 
 
 def is_sealed(begin: bytes) -> bool:
-    """Whether a value with these first `SEALED` characters is one of this release."""
+    """Whether a value with these first `SEALED` characters belongs to this release."""
     return _SEALED.fullmatch(begin) is not None
 
 
 def opened(key: str, stored: Buffer) -> memoryview:
-    """The value of `key` in what is stored, not copied. Raises `Unsound` where it is another one, or damaged."""
+    """Return the value of `key` in what is stored, without a copy. Raises `Unsound` if it is damaged or another key's
+    value."""
     view = memoryview(stored)
     size = label_bytes(view)
     if size > len(view):
@@ -94,7 +95,7 @@ def opened(key: str, stored: Buffer) -> memoryview:
 
 
 def label_bytes(stored: Buffer) -> int:
-    """How long the label of a value is, of which at least the beginning is here; 0: it has none."""
+    """Return the length of a value's label, given at least its beginning; 0 if it has none."""
     digits = bytes(memoryview(stored)[:DIGITS])
     size = int(digits) if digits.isdigit() else 0
     return size if size >= UNIT else 0

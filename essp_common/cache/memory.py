@@ -1,9 +1,10 @@
-"""The frame cache inside one process: `memory://?bytes=256MiB` (1 GiB when the size is not given).
+"""The frame cache inside one process: `memory://?bytes=256MiB` (1 GiB by default).
 
-Nothing is copied: `put` keeps the caller's buffer, which is not to be changed afterwards, and `get` hands out the
-same one, once it has seen that its bytes are what they were. A buffer that was got stays valid after its key is freed.
-Expired values are dropped when they are read, when room is needed, and by `usage`. What does not fit raises
-`CacheFull`, as in Redis; what could never fit, `ConfigError`.
+Nothing is copied: `put` keeps the caller's buffer, which must not be changed afterwards, and `get` returns the same
+buffer after checking that its bytes are unchanged. A returned buffer stays valid after its key is freed.
+
+Expired values are dropped when they are read, when room is needed, and by `usage`. A value that does not fit raises
+`CacheFull`, as in Redis; one that could never fit, `ConfigError`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class MemoryCache:
         forks.follow(self)
 
     def forked(self) -> None:
-        """A thread may have had the lock."""
+        """Replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -59,7 +60,7 @@ class MemoryCache:
         size = options.pop("bytes", [str(DEFAULT_BYTES)])[-1]
         try:
             limit_bytes = parse_bytes(size)
-        except ValueError:  # its words have what may be the end of a password
+        except ValueError:  # its message may contain the end of a password
             raise ConfigError(
                 f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
             ) from None
@@ -95,7 +96,7 @@ class MemoryCache:
             self._used_bytes += size_bytes
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
-        """The very buffer that was put; a copy of parts of it."""
+        """Return the very buffer that was put, or a copy of parts of it."""
         with self._lock:
             entry = self._alive(key)
         if entry is None:
@@ -109,12 +110,12 @@ class MemoryCache:
             raise self._damage.found(key, error) from error
 
     def holds(self, key: str) -> bool:
-        """Whether it is there."""
+        """Whether the key is present."""
         with self._lock:
             return self._alive(key) is not None
 
     def ack(self, key: str, consumer: str) -> bool:
-        """Take the consumer off the value's set; drop the value when it was the last."""
+        """Remove the consumer from the value's set; drop the value after the last one."""
         with self._lock:
             entry = self._alive(key)
             if entry is None:
@@ -123,11 +124,11 @@ class MemoryCache:
             return not entry.waiting and self._drop(key)
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
-        """One after another."""
+        """Ack one key after another."""
         return sum(self.ack(key, consumer) for key in keys)
 
     def usage(self) -> CacheUsage:
-        """What is held, expired values no longer counted."""
+        """Return what is stored, without expired values."""
         with self._lock:
             self._drop_expired()
             return CacheUsage(len(self._entries), self._used_bytes, self._limit_bytes, self._full_count)
@@ -139,7 +140,7 @@ class MemoryCache:
             return sum(self._drop(key) for key in [k for k in self._entries if k.startswith(prefix)])
 
     def troubles(self) -> Troubles:
-        """That it held damaged values."""
+        """Report damaged values."""
         return self._damage.troubles()
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ class MemoryCache:
 
 
 def _checked(key: str, entry: _Entry, parts: Sequence[Part]) -> Buffer:
-    """The value, or parts of it. Raises `Unsound`."""
+    """Return the value, or parts of it. Raises `Unsound`."""
     view = memoryview(entry.value).cast("B")
     pieces = [view[begin:end] for begin, end in parts]
     places = entry.seal.places(parts) if parts else None

@@ -1,13 +1,14 @@
-"""The frame cache: where decoders and extractors put bytes, and consumers take them from.
+"""The frame cache: decoders and extractors put bytes into it, and consumers take them.
 
-Each value is stored with the set of consumers that will ack it; the last ack frees it. A set and not a
-counter, so that a repeated ack is harmless. The time to live is a leak guard only. A cache never evicts:
-when it is full, `put` raises `CacheFull` and the producer waits.
+Each value is stored with the set of consumers that will ack it; the last ack frees it. A set instead of a counter makes
+a repeated ack harmless. The time to live only guards against leaks. A cache never evicts: when it is full, `put` raises
+`CacheFull` and the producer waits.
 
-Each value says whose it is and proves it (`seal.py`): `get` gives the bytes that were stored under the key, or none.
+Each value contains a proof that it belongs to its key (`seal.py`): `get` returns the bytes that were stored under the
+key, or raises.
 
-Adapters: `memory.py` (`memory://?bytes=256MiB`), `shm.py` (`shm://NAME?bytes=4GiB`), `redis.py` (`redis://host:port/db`,
-`redis+cluster://host:port`). All pass `tests/contract/cache_suite.py`.
+Adapters: `memory.py` (`memory://?bytes=256MiB`), `shm.py` (`shm://NAME?bytes=4GiB`), `redis.py`
+(`redis://host:port/db`, `redis+cluster://host:port`). All pass `tests/contract/cache_suite.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from essp_common.runtime.troubles import Troubles
 
 Buffer = bytes | bytearray | memoryview
 Part = tuple[int, int]
-"""Bytes [begin, end) of a value; what lies beyond its end is left out."""
+"""Bytes [begin, end) of a value; bytes beyond the value's end are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A value with its checksums, made where its bytes were made: what happens to them from there on is noticed."""
+    """A value with checksums that were computed where its bytes were made: any later corruption is detected."""
 
     value: Buffer
     sums: bytes
@@ -37,7 +38,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """What a cache holds now."""
+    """The current usage of a cache."""
 
     keys: int
     used_bytes: int
@@ -47,25 +48,25 @@ class CacheUsage:
 
 
 def clip_key(job: str, purpose: int, epoch: int, index: int, attempt: int) -> str:
-    """The key of a clip's frames; a function of the clip's identity, so that doing it twice is harmless.
+    """Return the key of a clip's frames; a function of the clip's identity, so that storing it twice is harmless.
 
-    The braces are a Redis Cluster hash tag: everything of one clip lies on one node, and clips spread.
+    The braces are a Redis Cluster hash tag: everything about one clip is on one node, and clips spread over the nodes.
     """
     return f"essp:{job}:{{{purpose}.{epoch}.{index}.{attempt}}}"
 
 
 def of_tenant(tenant: str, key: str) -> str:
-    """A key as the cache has it. No tenant's keys begin as another's do, or as those without a tenant."""
+    """Return a key as the cache stores it. No tenant's keys begin like another's, or like those without a tenant."""
     return f"{tenant}:{key}" if tenant else key
 
 
 def stream_key(clip: str, stream: str) -> str:
-    """The key of one stream made of a clip."""
+    """Return the key of one stream made from a clip."""
     return f"{clip}:{stream}"
 
 
 def job_prefix(job: str) -> str:
-    """What every key of a job begins with."""
+    """Return the prefix of all keys of a job."""
     return f"essp:{job}:"
 
 
@@ -75,40 +76,42 @@ class FrameCache(Protocol):
     def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Store `value` for these consumers. Storing a key again replaces it; without consumers nothing is kept.
 
-        The checksum of a bare buffer is made now; `Summed` brings those that were made with its bytes.
-        The caller does not change `value` afterwards: a cache in memory keeps it without a copy.
-        Raises `ConfigError` for a value that could never fit.
-        Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached or refuses to serve.
+        For a bare buffer, the checksum is computed now; `Summed` brings checksums that were computed with its bytes.
+        The caller must not change `value` afterwards: a cache in memory keeps it without a copy.
+
+        Raises `ConfigError` for a value that could never fit, `CacheFull` if there is no room, and `Unavailable` if the
+        cache cannot be reached or refuses to serve.
         """
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
-        """The bytes of `key`, not to be written to. Raises `CacheMiss`, also for bytes that are not those that were
-        stored: they are counted, and removed.
+        """Return the bytes of `key`, which must not be written to. Raises `CacheMiss`, also for bytes that differ from
+        those stored: they are counted, and removed.
 
-        `parts`: only these, one after another, which saves carrying the others. Where they are not pieces of a `Summed`
-        value, all of it is read to check it.
+        `parts`: return only these, concatenated, which saves transferring the others. If they are not pieces of a
+        `Summed` value, all of it is read to check it.
         """
 
     def holds(self, key: str) -> bool:
         """Whether there is a value of `key`. Its bytes are neither read nor checked."""
 
     def ack(self, key: str, consumer: str) -> bool:
-        """This consumer is done with `key`. True when that freed it; False also for a key that is gone."""
+        """Note that this consumer is done with `key`. Returns True if that freed it; False also for a key that is
+        gone."""
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
-        """`ack` of each of these, without waiting for one before the next; how many that freed.
+        """Ack each of these keys, without waiting for one before the next. Returns how many that freed.
 
-        After an error some may be acked: do it again.
+        After an error, some may be acked: repeat the call.
         """
 
     def usage(self) -> CacheUsage:
-        """What is held now."""
+        """Return the current usage."""
 
     def purge(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; how many there were."""
+        """Drop every key that begins with `prefix`. Returns how many there were."""
 
     def troubles(self) -> Troubles:
-        """What keeps this cache from working, or damages what it holds, as far as calls have shown."""
+        """Report what keeps this cache from working or damages its values, as far as calls have shown."""
 
     def close(self) -> None:
         """Release connections; the bytes stay, as far as the cache outlives the process."""

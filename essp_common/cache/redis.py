@@ -1,24 +1,24 @@
 """The frame cache over Redis or Valkey, 7 or later: `redis://` and `rediss://` (TLS), with `+cluster` for a cluster.
 
 Each value is one string key, which begins with the names of the consumers that have not acked (`label.py`): one SET
-stores it, one GET reads it, the last ack frees it in a script.
+stores it, one GET reads it, and the last ack frees it in a script.
 
-Every write can be repeated with the same effect, so lost connections are retried here, for a moment; only
-`ack`'s answer may then be False for the call that freed the key. Each answer is looked at before it is used
-(`redis_answers.py`), and each value proves whose it is (`seal.py`): what is not what was asked for closes its
-connection and is asked for once more over another one; a value that is not sound then either is removed, and a miss. A
-server that evicts or has no memory limit is
-refused at start-up: frames would vanish unread, or the kernel would kill it. Each `usage` looks again, since a server
-can be set otherwise while it runs; then `troubles` says so, and work goes on. It also says when whatever was asked has
-had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is
-`FlowUnavailable`.
+Every write is idempotent, so this module retries briefly after lost connections; only the answer of `ack` may then be
+False for the call that freed the key. Each answer is validated before it is used (`redis_answers.py`), and each value
+proves that it belongs to its key (`seal.py`). If an answer does not belong to its command, its connection is closed,
+and the command is repeated over another one; a value that is still not sound is removed, and counts as a miss.
 
-A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `FlowUnavailable`,
-as is all else that Redis refuses (`redis_refusals.py`): work waits until it is granted, and `troubles` says what was
-refused, and what to do. No clip is at fault. A password that stands in a file (`redis_url.py`) may change meanwhile.
+A server that evicts or has no memory limit is refused at start-up: frames would vanish unread, or the kernel would kill
+the server. Each `usage` checks that again, since a server can be reconfigured while it runs; then `troubles` reports
+it, and work continues. `troubles` also reports a server that has not answered for a long time. An out-of-memory answer
+is `CacheFull`; no answer, a failover or a moving slot is `FlowUnavailable`.
 
-The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
-finds the others by it.
+A missing password or permission is a `ConfigError` at start-up. One that is revoked later is `FlowUnavailable`, like
+everything else that Redis refuses (`redis_refusals.py`): work waits until it is granted, and `troubles` reports the
+refusal with a remedy. No clip is blamed. A password in a file (`redis_url.py`) may change in the meantime.
+
+The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node; the others
+are discovered.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from essp_common.runtime.silence import Silence
 from essp_common.runtime.troubles import LASTS_S, Kind, Troubles
 
 _LARGEST_VALUE = 512 * 2**20
-"""Redis' own limit of one string (`proto-max-bulk-len`)."""
+"""Redis' own limit for one string (`proto-max-bulk-len`)."""
 
 _SCAN_COUNT = 1000
 
 _DENIED_RETRY_S = 1.0
 _UNKNOWN_S = 600.0
-"""For how long an answer that nobody knows is waited out before what asked fails with it."""
+"""How long to wait out an unknown answer before the call fails with it."""
 _WRITES = "writes"
 """All calls that write, for a server that refuses them together."""
 
@@ -81,17 +81,17 @@ class RedisCache:
     def __init__(
         self, client: redis.Redis | RedisCluster, where: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`where` names the server in messages; it holds no password. Raises `ConfigError`, `FlowUnavailable`."""
+        """`where` names the server in messages, without a password. Raises `ConfigError`, `FlowUnavailable`."""
         self._client = client
         self._direct = DirectConnections(client)
         self._where = where
         self._ack = client.register_script(ACK)
         self._label_bytes = UNIT
-        """Length of the label of the last value that was read in parts: the next one mostly has the same."""
+        """Label length of the last value that was read in parts: the next one usually has the same."""
         self._evicts = ""
         self._refusals = Refusals(clock)
         self._said = ""
-        """Why the last call that failed did so."""
+        """Why the last failed call failed."""
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
         """The silence of `usage`, which asks every node of a cluster."""
@@ -124,7 +124,7 @@ class RedisCache:
                 raise ConfigError(f"{where}{refusal.words}", code="refused") from error
             raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
-            # Not the library's words: they quote options and what it took for a database.
+            # Not the library's message: it quotes options, and what it took for a database.
             both = f" ({error})" if isinstance(error, TwoPasswords) else ""
             raise ConfigError(f"{where}: not a Redis URL{both}; write redis://host:6379/0") from None
         return cls(client, where)
@@ -150,18 +150,18 @@ class RedisCache:
         failpoint("redis.stored")
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
-        """The bytes of `key`, or parts of them."""
+        """Return the bytes of `key`, or parts of them."""
         try:
             found = self._get_parts(key, parts) if parts else None
             return self._get_whole(key, parts) if found is None else found
         except Unsound as error:
             if not isinstance(error, OfOtherRelease):
-                with suppress(EsspError), self._errors("put"):  # otherwise each of its readers finds out
+                with suppress(EsspError), self._errors("put"):  # otherwise each of its readers finds out again
                     self._unlink(key)
             raise self._damage.found(key, error) from error
 
     def _get_whole(self, key: str, parts: Sequence[Part]) -> Buffer:
-        """Raises `Unsound`, if the value is that also over another connection."""
+        """Read the whole value. Raises `Unsound` if it is damaged over another connection as well."""
         with self._errors("get", of_value=True):
             value = self._direct.ask(key, ("GET", key), partial(_opened, key), lambda: self._client.get(key))
         if value is None:
@@ -169,12 +169,13 @@ class RedisCache:
         return b"".join(value[begin:end] for begin, end in parts) if parts else value
 
     def _get_parts(self, key: str, parts: Sequence[Part]) -> Buffer | None:
-        """None: they cannot be checked alone, or something is wrong with them, and all of it has to be read.
+        """Read parts of a value. Returns None if they cannot be checked alone or are damaged, so that all of it must be
+        read.
 
-        Where parts lie depends on the length of the label: it is guessed, and asked for together with them. Their
-        checksums are in it, so that parts of another value, which is stored meanwhile, are not taken for theirs.
+        The offset of parts depends on the length of the label, which is guessed, and requested together with the parts.
+        The label contains their checksums, so parts of a value that is stored concurrently are not mistaken for them.
         """
-        size = self._label_bytes  # other threads read other values
+        size = self._label_bytes  # a local copy: other threads read other values
         named, *found = self._ranges(key, parts, size)
         if (told := label_bytes(named)) and told != size:
             self._label_bytes = size = told
@@ -191,7 +192,7 @@ class RedisCache:
         return None if places is None else b"".join(found)
 
     def _ranges(self, key: str, parts: Sequence[Part], size: int) -> list[bytes]:
-        """A label of `size` bytes, and parts behind it: asked for together."""
+        """Request a label of `size` bytes, and the parts behind it, together."""
         places = [(0, size - 1), *((size + begin, size + end - 1) for begin, end in parts)]
         with self._errors("get of parts", of_value=True):
             client: Any = self._client
@@ -199,7 +200,7 @@ class RedisCache:
             return self._direct.ask_all(commands, answers.text, lambda place: client.getrange(key, *places[place]))
 
     def holds(self, key: str) -> bool:
-        """Whether there is a label of this release."""
+        """Whether the key has a label of this release."""
         command = ("GETRANGE", key, 0, SEALED - 1)
         client: Any = self._client
         with suppress(Unsound), self._errors("look", of_value=True):
@@ -208,7 +209,7 @@ class RedisCache:
         return False
 
     def ack(self, key: str, consumer: str) -> bool:
-        """Take the consumer off the label; free the key when it was the last."""
+        """Remove the consumer from the label; free the key after the last one."""
         with self._errors("ack"):
             command = ("EVALSHA", self._ack.sha, 1, key, consumer)
             freed = self._direct.ask(key, command, answers.count, lambda: self._ack(keys=[key], args=[consumer]))
@@ -228,7 +229,7 @@ class RedisCache:
         return sum(map(bool, freed))
 
     def usage(self) -> CacheUsage:
-        """Summed over the primaries. `full_count` is since the servers started."""
+        """Return the sum over all primaries. `full_count` is since the servers started."""
         keys = used_bytes = limit_bytes = full_count = 0
         problems: list[str] = []
         with self._silence_of_all.call(), self._errors("usage"):
@@ -244,7 +245,7 @@ class RedisCache:
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
 
     def troubles(self) -> Troubles:
-        """It refuses writes, evicts, has no limit, does not answer, or hands out damaged values."""
+        """Report that the server refuses writes, evicts, has no limit, does not answer, or returns damaged values."""
         if words := self._refusals.words:
             return {Kind.CACHE_REFUSES: words}
         if (waited_s := max(self._silence.lasts_s(), self._silence_of_all.lasts_s())) >= LASTS_S:
@@ -256,7 +257,7 @@ class RedisCache:
         return {**evicts, **self._damage.troubles()}
 
     def purge(self, prefix: str) -> int:
-        """Walk the keys of every primary; what others store meanwhile may or may not be found."""
+        """Walk the keys of every primary; keys that are stored concurrently may or may not be found."""
         pattern = "".join("\\" + c if c in "*?[]\\^-" else c for c in prefix) + "*"
         dropped = 0
         with self._errors("purge"):
@@ -279,7 +280,7 @@ class RedisCache:
             answers.count(self._client.unlink(key))
 
     def _nodes(self) -> list[redis.Redis]:
-        """A client of each server that holds keys; a cluster is asked which they are, since they change."""
+        """Return a client for each server that holds keys. A cluster is asked for them each time, since they change."""
         if isinstance(self._client, RedisCluster):
             with understood():
                 self._client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
@@ -289,7 +290,8 @@ class RedisCache:
 
     @contextmanager
     def _errors(self, call: str, of_value: bool = False) -> Iterator[None]:
-        """redis-py's errors as ours. `of_value`: the call reads a value, and one of another type is `Unsound`."""
+        """Convert redis-py's errors into ESSP's. `of_value`: the call reads a value, and a value of another type is
+        `Unsound`."""
         with self._silence.call(), self._mapped(call, of_value):
             yield
         self._refusals.works(call)
@@ -320,7 +322,7 @@ class RedisCache:
 
 
 class _Denied(FlowUnavailable):
-    """A password or a right is missing."""
+    """A password or a permission is missing."""
 
 
 def _single(url: str, login: Mapping[str, Any]) -> redis.Redis:
@@ -331,7 +333,7 @@ def _single(url: str, login: Mapping[str, Any]) -> redis.Redis:
 
 
 def _cluster(url: str, login: Mapping[str, Any]) -> RedisCluster:
-    # `RedisCluster` takes a class of connections only with a URL that does not imply one.
+    # `RedisCluster` accepts a connection class only with a URL that does not imply one.
     address = url.partition("://")[2]
     return RedisCluster.from_url(
         f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS, **login
@@ -347,7 +349,8 @@ def _retry() -> Retry:
 
 
 def _checked_limit(node: redis.Redis, clustered: bool) -> int:
-    """The server's memory limit. Raises `ConfigError`, with the command that mends it, where it could lose frames."""
+    """Return the server's memory limit. Raises `ConfigError`, with the command that fixes it, if the server could lose
+    frames."""
     info = _info(node, "memory", "cluster")
     problems = _unsafe(node, info)
     if info.get("cluster_enabled") and not clustered:
@@ -358,7 +361,7 @@ def _checked_limit(node: redis.Redis, clustered: bool) -> int:
 
 
 def _info(node: redis.Redis, *sections: str) -> dict[str, Any]:
-    """INFO of these sections, one of which is `memory`."""
+    """Return INFO of these sections, one of which must be `memory`."""
     with understood():
         found: Any = node.info(*sections)
         info = answers.fields("used_memory", "maxmemory", "maxmemory_policy")(found)
@@ -367,13 +370,13 @@ def _info(node: redis.Redis, *sections: str) -> dict[str, Any]:
 
 
 def _opened(key: str, answer: Any) -> memoryview | None:
-    """The value of a key in what GET answers; None: there is none. Raises `Unsound`."""
+    """Return the value of a key from GET's answer; None if it is missing. Raises `Unsound`."""
     stored = answers.maybe(answer)
     return None if stored is None else opened(key, stored)
 
 
 def _unsafe(node: redis.Redis, info: Mapping[str, Any]) -> list[str]:
-    """How the server, by its INFO memory, could lose frames, each with the command that mends it."""
+    """Return how the server, by its INFO memory, could lose frames, each with the command that fixes it."""
     options = node.get_connection_kwargs()
     cli = f"redis-cli -h {options['host']} -p {options['port']}"
     problems = []
@@ -393,7 +396,7 @@ def _address(node: redis.Redis) -> str:
 
 
 def _unlink(node: redis.Redis, keys: Sequence[bytes]) -> int:
-    """Free these keys, one command each since they lie in different slots; how many there were."""
+    """Free these keys, with one command each since they are in different slots. Returns how many there were."""
     pipeline = node.pipeline(transaction=False)
     for key in keys:
         pipeline.unlink(key)

@@ -1,9 +1,9 @@
-"""What a server may answer to each command of the frame cache. Anything else is no answer to it.
+"""Valid answers to each command of the frame cache. Anything else is not an answer to it.
 
-A proxy that sends an answer twice or late, or a server that is no Redis, puts other answers where the asked for ones
-should be. From then on each command of that connection gets the answer of another one. So each answer is looked at,
-here and nowhere else, before it is used: one that cannot be the asked for one is a `WrongAnswer`, and its connection
-is closed (`redis_connections.py`). Values of the cache prove by themselves whose they are (`seal.py`).
+A proxy that sends an answer twice or late, or a server that is not Redis, returns other answers than the requested
+ones. From then on, each command on that connection gets the answer of another one. So each answer is validated, only
+here, before it is used: an impossible answer is a `WrongAnswer`, and its connection is closed (`redis_connections.py`).
+Values of the cache prove by themselves which key they belong to (`seal.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from essp_common.errors import EsspError
 T = TypeVar("T")
 
 Check = Callable[[Any], T]
-"""Makes of an answer what the caller uses. Raises `WrongAnswer` where it is none to what was asked."""
+"""Converts an answer to the caller's form. Raises `WrongAnswer` if it cannot be an answer to the command."""
 
 _SHOWN = 40
 
 
 class WrongAnswer(RedisError):
-    """What came is no answer to what was asked."""
+    """The received answer is not an answer to the command."""
 
     def __init__(self, answer: object, expected: str) -> None:
         shown = bytes(answer[:_SHOWN]) if isinstance(answer, bytes | memoryview) else answer
@@ -34,34 +34,34 @@ class WrongAnswer(RedisError):
 
 
 def stored(answer: Any) -> None:
-    """Of a command that stores something."""
+    """Check the answer of a command that stores something."""
     if answer not in (b"OK", "OK", True) or (isinstance(answer, int) and answer is not True):
         raise WrongAnswer(answer, "OK")
 
 
 def count(answer: Any) -> int:
-    """Of a command that says how many."""
+    """Check the answer of a command that returns a count."""
     if not isinstance(answer, int) or isinstance(answer, bool) or answer < 0:
         raise WrongAnswer(answer, "a number")
     return answer
 
 
 def text(answer: Any) -> bytes:
-    """Bytes that are always there, if need be none."""
+    """Check bytes that always exist, possibly empty."""
     if not isinstance(answer, bytes | memoryview):
         raise WrongAnswer(answer, "a string")
     return bytes(answer)
 
 
 def maybe(answer: Any) -> bytes | memoryview | None:
-    """Bytes of a key that may be gone."""
+    """Check the bytes of a key that may be gone."""
     if answer is not None and not isinstance(answer, bytes | memoryview):
         raise WrongAnswer(answer, "a value")
     return answer
 
 
 def page(answer: Any, prefix: bytes) -> tuple[int, list[bytes]]:
-    """A cursor, and keys that begin so: others would be those of another SCAN."""
+    """Check a cursor, and keys with this prefix: other keys would belong to another SCAN."""
     match answer:
         case (int(cursor), list(keys)) if all(isinstance(key, bytes) and key.startswith(prefix) for key in keys):
             return cursor, keys
@@ -69,7 +69,7 @@ def page(answer: Any, prefix: bytes) -> tuple[int, list[bytes]]:
 
 
 def fields(*names: str) -> Check[dict[str, Any]]:
-    """Lines of INFO, of which these are there and are numbers or words."""
+    """Check lines of INFO, which must contain these."""
 
     def check(answer: Any) -> dict[str, Any]:
         if not isinstance(answer, dict) or any(name not in answer for name in names):
@@ -80,10 +80,10 @@ def fields(*names: str) -> Check[dict[str, Any]]:
 
 
 class _Understood:
-    """redis-py takes apart what it is answered, and fails in many ways where that is something else."""
+    """Converts redis-py's failures to parse an unexpected answer, which take many forms."""
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,5 +97,5 @@ _understood = _Understood()
 
 
 def understood() -> _Understood:
-    """A block in which redis-py reads an answer: what it does not understand is a `WrongAnswer`."""
-    return _understood  # has no state: making one for each command would take as long as the rest here
+    """Return a block in which redis-py parses an answer: if it fails to, that is a `WrongAnswer`."""
+    return _understood  # stateless: creating one per command would take as long as the rest here

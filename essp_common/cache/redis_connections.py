@@ -1,13 +1,13 @@
-"""Sends commands to Redis over connections of its own, past what redis-py does around each command.
+"""Sends commands to Redis over its own connections, bypassing redis-py's overhead per command.
 
 A pool with checks and events, retries and telemetry take as long as a command that moves 150 kB to the next process. So
 a command is tried once without them. If that fails, the caller's `otherwise` repeats it through redis-py, with its
-retries, redirections and reconnects. The exception is a server of a cluster that does not answer in time: the command
-fails, and the other servers are asked who holds the slots, for the next command.
+retries, redirections and reconnects. The exception is a server of a cluster that times out: the command fails, and the
+other servers are asked for the owners of the slots, for the next command.
 
-Answers are those of the command before them, unless something between has put in or left out one. So a connection on
-which something came unasked is closed before it is used, and one whose answer cannot be the asked for one
-(`redis_answers.py`, or a value of another key) when that is seen. Then `otherwise` asks over another connection.
+Answers arrive in the order of commands, unless something in between has inserted or dropped one. So a connection with
+unrequested data is closed before it is used, and one that returns an impossible answer (`redis_answers.py`, or a value
+of another key) as soon as that is detected. Then `otherwise` asks over another connection.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from essp_common.runtime import forks
 T = TypeVar("T")
 
 _TOGETHER = 256
-"""Commands that are sent before the first answer is read: few enough that neither side's socket fills up."""
+"""Commands sent before the first answer is read: few enough that neither side's socket fills up."""
 
 
 class DirectConnections:
-    """Idle connections of a client, at most one for each thread that used it at the same time. Thread-safe.
+    """Idle connections of a client, at most one for each thread that used it concurrently. Thread-safe.
 
     The client's pools own the connections, and close them.
     """
@@ -46,16 +46,16 @@ class DirectConnections:
         self._client = client
         self._cluster = client if isinstance(client, RedisCluster) else None
         self._idle: WeakKeyDictionary[ConnectionPool, deque[Connection]] = WeakKeyDictionary()
-        """Idle connections to each server. Those to one that leaves the cluster go with the client's pool of it."""
+        """Idle connections to each server. When a server leaves the cluster, they go with the client's pool."""
         self._renewing = threading.Lock()
         forks.follow(self)
 
     def ask(self, key: str, command: tuple[object, ...], check: Check[T], otherwise: Callable[[], Any]) -> T:
-        """The answer to `command` of the server that holds `key`; `otherwise` gives it where this way fails.
+        """Return the answer to `command` from the server that holds `key`; `otherwise` provides it if this path fails.
 
-        `check` makes of the answer what is returned. Raises what it raises of both answers; `OutOfMemoryError`, which
-        is an answer; and redis-py's `TimeoutError`: a server that did not answer in time is not asked again, since that
-        would take as long once more, and longer to connect.
+        `check` converts the answer to the result. Raises what `check` raises for both answers; `OutOfMemoryError`,
+        which is an answer; and redis-py's `TimeoutError`: a server that timed out is not asked again, since that would
+        take as long once more, and even longer to connect.
         """
         try:
             pool = self._pool(key)
@@ -71,10 +71,10 @@ class DirectConnections:
     def ask_all(
         self, commands: Sequence[tuple[str, tuple[object, ...]]], check: Check[T], otherwise: Callable[[int], Any]
     ) -> list[T]:
-        """The answers to (key, command) pairs, in their order. Up to 256 commands are sent before an answer is read.
+        """Return the answers to (key, command) pairs, in order. Up to 256 commands are sent before an answer is read.
 
-        Commands have to be small, and so do the answers where there are many. `otherwise` is called with the place of
-        each command that failed, and gives its answer.
+        Commands must be small, and so must the answers if there are many. `otherwise` is called with the index of each
+        failed command, and returns its answer.
         """
         answers: list[Any] = [None] * len(commands)
         pools: dict[ConnectionPool, list[int]] = {}
@@ -93,7 +93,7 @@ class DirectConnections:
         return answers
 
     def drop(self) -> None:
-        """Close all connections that nobody uses now: something is wrong with what comes by one of them."""
+        """Close all unused connections: one of them has delivered wrong data."""
         for pool, idle in list(self._idle.items()):
             for _ in range(len(idle)):
                 with suppress(IndexError):  # another thread uses it
@@ -103,8 +103,7 @@ class DirectConnections:
             pool.disconnect(inuse_connections=False)
 
     def forked(self) -> None:
-        """The connections are the parent's. redis-py's pools see to theirs by themselves, but not to a cluster's
-        locks."""
+        """Drop the parent's connections. redis-py resets its own pools in a fork, but not a cluster's locks."""
         self._idle = WeakKeyDictionary()
         self._renewing = threading.Lock()
         if self._cluster is not None:
@@ -114,7 +113,7 @@ class DirectConnections:
             nodes.read_load_balancer._lock = threading.Lock()
 
     def _checked(self, check: Check[T], otherwise: Callable[[], Any]) -> T:
-        """The other way to an answer."""
+        """Get an answer the other way."""
         try:
             with understood():
                 return check(otherwise())
@@ -123,7 +122,7 @@ class DirectConnections:
             raise
 
     def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]], check: Check[T]) -> list[Any]:
-        """For each command its answer or its error."""
+        """Return the answer or the error for each command."""
         answers: list[Any] = []
         try:
             connection = self._taken(pool)
@@ -146,7 +145,7 @@ class DirectConnections:
         except NoAnswer:
             self._renew(pool)
             raise
-        except WrongAnswer as error:  # and those before it may be those of other commands
+        except WrongAnswer as error:  # the previous answers may belong to other commands, too
             connection.disconnect()
             answers = [error] * len(commands)
         except (RedisError, RedisClusterException) as error:
@@ -159,7 +158,7 @@ class DirectConnections:
         return answers
 
     def _taken(self, pool: ConnectionPool) -> Any:
-        """A connection on which nothing has come unasked."""
+        """Return a connection without unrequested data."""
         try:
             connection: Any = self._idle_to(pool).pop()
         except IndexError:
@@ -189,7 +188,8 @@ class DirectConnections:
         return self._idle.setdefault(pool, deque())
 
     def _pool(self, key: str) -> ConnectionPool:
-        """Raises `RedisClusterException` where no server of the cluster is known to hold the key's slot."""
+        """Return the pool for a key. Raises `RedisClusterException` if no known server of the cluster holds its
+        slot."""
         client: Any = self._client
         if self._cluster is not None:
             client = client.get_redis_connection(client.get_node_from_key(key))
@@ -197,7 +197,7 @@ class DirectConnections:
         return pool
 
     def _renew(self, silent: ConnectionPool) -> None:
-        """Learn who holds the slots of a cluster, asking this server last. One thread at a time does so."""
+        """Learn which servers hold the slots of a cluster, asking this server last. One thread at a time does so."""
         if self._cluster is None or not self._renewing.acquire(blocking=False):
             return
         try:

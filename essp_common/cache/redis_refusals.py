@@ -1,10 +1,9 @@
-"""What Redis answers in place of what it was asked for, and what to do about it.
+"""What Redis answers instead of carrying out a command, and what to do about it.
 
-A refusal `passes` where it may be over by itself, as with a failover; a right, a password or a full disk comes back
-when somebody sees to it. Apart from answers of a cluster, which redis-py follows to where the slot is now, whatever
-Redis says other than that it has no room (`CacheFull`) is a refusal: the call waits, and people have to be told. What
-this module does not know is waited for only so long: nobody can say that it will pass. `WRONGTYPE` is no refusal: it is
-about one value.
+A refusal `passes` if it may end by itself, such as a failover; a permission, a password or a full disk needs someone to
+fix it. Apart from cluster redirections, which redis-py follows, any error answer other than "no room" (`CacheFull`) is
+a refusal: the call waits, and users must be informed. An answer that this module does not know is waited for only a
+limited time, since it may never pass. `WRONGTYPE` is not a refusal: it concerns a single value.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from redis.exceptions import (
 from essp_common.runtime.certificates import advised
 
 DEMOTED = (ReadOnlyError, MasterDownError)
-"""What only a replica answers."""
+"""Only a replica answers this."""
 _OF_CLUSTERS = (AskError, ClusterDownError, TryAgainError)
 _DENIALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 _DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
-"""Redis has no code for it; since 7.2 and before."""
+"""Redis has no error code for it: the texts since 7.2, and before."""
 _ACCESS = (
     "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to; a new "
     "password is taken at once from the URL's password_file, from the URL itself at the next start"
@@ -44,13 +43,13 @@ _PROMOTE = "let ESSP_CACHE name the primary, or make it one: redis-cli REPLICAOF
 
 
 class Refusal(NamedTuple):
-    """An answer, as people read it after the name of the server."""
+    """A refusal, in words that follow the name of the server."""
 
     words: str
     denied: bool = False
-    """A password or a right is missing."""
+    """A password or a permission is missing."""
     writes: bool = False
-    """All writes are refused together, and no reads."""
+    """All writes are refused together, but no reads."""
     passes: bool = True
     known: bool = True
 
@@ -73,11 +72,11 @@ _KNOWN = {
         "redis-cli CLIENT LIST"
     ),
 }
-"""By what stands in redis-py's words for them, with or without the code of Redis."""
+"""By a part of redis-py's text for the error, with or without Redis' error code."""
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """What an error of redis-py says that Redis refuses; None: there was no such answer."""
+    """Return the refusal in an error of redis-py; None if it is not one."""
     if (denial := _denial(error)) is not None:
         return Refusal(f": {denial}; {_ACCESS}", denied=True, passes=False)
     said = str(error)
@@ -89,17 +88,17 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def unknown(said: str) -> Refusal:
-    """Of an answer that is not known here."""
+    """Return the refusal for an unknown answer."""
     return Refusal(f": {advised(said)}; {_NO_REDIS}", known=False)
 
 
 def is_of_another_type(error: Exception) -> bool:
-    """Whether the key holds something else than a string, which another program has put there."""
+    """Whether the key holds something other than a string, which another program has stored."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 def _denial(error: Exception) -> Exception | None:
-    """What says that a password or a right is missing, if this does."""
+    """Return the error that says that a password or a permission is missing, if this is one."""
     cause = error.__cause__
     if isinstance(error, RedisClusterException) and isinstance(cause, Exception):  # no node could be asked
         return _denial(cause)

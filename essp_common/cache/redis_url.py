@@ -1,8 +1,8 @@
-"""What a Redis URL says beyond what redis-py reads of one: `password_file`, the file that holds the user's password.
+"""An option of Redis URLs that redis-py does not have: `password_file`, the file that contains the user's password.
 
     rediss://essp@host:6379/0?password_file=/etc/essp/redis/password
 
-The file is read at each login: a connection that is made after the password was changed knows the new one.
+The file is read at each login, so a connection that is opened after a change uses the new password.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class _FilePassword(CredentialProvider):
         self._path = path
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """User and password, or the password of the default user; asked for at each login."""
+        """Return user and password, or the password of the default user; called at each login."""
         try:
             password = password_in(self._path)
-        except ConfigError as error:  # nobody can log in without: as if Redis had refused it
+        except ConfigError as error:  # as if Redis had refused the login
             raise AuthenticationError(str(error)) from error
         return (self._user, password) if self._user else (password,)
 
 
 class TwoPasswords(ValueError):
-    """A URL that has a password and names a file with one."""
+    """A URL with a password that also names a password file."""
 
 
 def parted(url: str) -> tuple[str, dict[str, Any]]:
-    """The URL that redis-py reads, and the options that it is given besides. Raises `ValueError`."""
+    """Return the URL for redis-py, and additional options. Raises `ValueError`."""
     parts = urlsplit(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
     path = dict(options).get(_PASSWORD_FILE)

@@ -1,8 +1,8 @@
 """Moves large values to and from Redis with few copies: none when sending, one when receiving.
 
-redis-py's serializer for hiredis copies a large value several times (5 ms in place of 0.5 for 2 MB), and hiredis copies
-each answer twice more than necessary. A timeout kept by Python costs a `poll` before each call of the socket, one kept
-by the kernel costs nothing; connections through TLS keep Python's.
+redis-py's serializer for hiredis copies a large value several times (5 ms instead of 0.5 for 2 MB), and hiredis copies
+each answer twice more than necessary. With a Python timeout, each socket call costs an additional `poll`; a kernel
+timeout costs nothing. TLS connections keep Python's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from essp_common.cache.redis_refusals import DEMOTED
 
 _LARGE_BYTES = 1 << 15
 _LARGEST_BYTES = 1 << 29
-"""Redis' own limit of one string: what promises more is no answer of a Redis."""
+"""Redis' own limit for one string: an answer that announces more is not from Redis."""
 _BULK = ord("$")
 _END = b"\r\n"
 
@@ -35,10 +35,10 @@ class Labelled(NamedTuple):
 
 
 class Serializer:
-    """Makes of a command the pieces that a socket sends (redis-py: a command packer)."""
+    """Converts a command to the pieces that a socket sends (redis-py: a command packer)."""
 
     def pack(self, *words: Any) -> list[bytes | memoryview]:
-        """RESP of one command. The first word may be two (`SCRIPT LOAD`)."""
+        """Return a command in RESP. The first word may consist of two (`SCRIPT LOAD`)."""
         first = words[0] if isinstance(words[0], bytes) else str(words[0]).encode()
         words = (*first.split(), *words[1:])
         sent: list[bytes | memoryview] = []
@@ -54,10 +54,10 @@ class Serializer:
 
 
 class Parser(_HiredisParser):
-    """hiredis, except that a large value, alone in its answer, is received straight into its own memory."""
+    """hiredis, except that a large value, alone in its answer, is received directly into its own memory."""
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """The next answer."""
+        """Return the next answer."""
         sock: Any = self._sock
         reader = self._reader
         if sock is None or reader is None or reader.has_data():
@@ -71,7 +71,7 @@ class Parser(_HiredisParser):
         if size < _LARGE_BYTES:
             reader.feed(cast(Any, self._buffer), 0, count)
             return super().read_response(*args, **options)
-        value = memoryview(cast(Any, np.empty(size + 2, np.uint8)))  # with the end of line after it
+        value = memoryview(cast(Any, np.empty(size + 2, np.uint8)))  # with the line end that follows it
         begun = count - end - 2
         value[:begun] = memoryview(self._buffer)[end + 2 : count]
         left = value[begun:]
@@ -83,25 +83,25 @@ class Parser(_HiredisParser):
 
 
 class _Following(AbstractConnection):
-    """Connects anew after an answer that the server is a replica now: its name may stand for the new primary, and a
-    connection that is there would go on with the old one for as long as that runs."""
+    """Reconnects after an answer that the server is a replica now: its name may point to the new primary, while an
+    existing connection would stay with the old server for as long as that runs."""
 
     _leaves = False
 
     def has_more(self) -> bool:
-        """Whether more has come with the last answer that was read."""
+        """Whether more data has arrived with the last answer that was read."""
         reader = self._parser._reader
         return reader is not None and reader.has_data()
 
     def has_unasked(self) -> bool:
-        """Whether something has come that nobody has asked for, or the end: the next answer would be another one's."""
+        """Whether unrequested data, or the end, has arrived: the next answer would belong to another command."""
         return self.has_more() or self._is_readable()
 
     def _is_readable(self) -> bool:
         raise NotImplementedError
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
-        """The next answer."""
+        """Return the next answer."""
         try:
             return super().read_response(*arguments, **options)
         except DEMOTED:
@@ -109,7 +109,7 @@ class _Following(AbstractConnection):
             raise
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """To the server that the name stands for."""
+        """Send to the server that the name points to now."""
         if self._leaves:
             self._leaves = False
             self.disconnect()  # type: ignore[no-untyped-call]
@@ -139,12 +139,12 @@ class PlainConnection(_Following, Connection):
             sock.recv_into(_PEEKED, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
-        except OSError:  # it is lost
+        except OSError:  # the connection is lost
             return True
         return True
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """As in redis-py, except that a timeout of the kernel's is raised as a timeout."""
+        """Send as redis-py does, except that a kernel timeout is raised as a timeout."""
         try:
             super().send_packed_command(command, check_health)
         except ConnectionLost as error:
@@ -154,13 +154,13 @@ class PlainConnection(_Following, Connection):
 
 
 class TlsConnection(_Following, SSLConnection):
-    """The same through TLS."""
+    """The same over TLS."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, **_WIRE)
 
     def _is_readable(self) -> bool:
-        # What TLS itself sends, such as tickets of a session, is no answer; nobody between can put one in.
+        # Data of TLS itself, such as session tickets, is not an answer; no one in between can insert one.
         sock: Any = self._sock
         return sock is not None and sock.pending() > 0
 
@@ -170,11 +170,11 @@ _WIRE: dict[str, Any] = {"command_packer": Serializer(), "parser_class": Parser}
 
 
 def _received(sock: socket.socket, into: bytearray | memoryview) -> int:
-    """How many bytes were received. Raises `TimeoutError` and `ConnectionLost`."""
+    """Receive into a buffer. Returns the number of bytes. Raises `TimeoutError` and `ConnectionLost`."""
     try:
         count = sock.recv_into(into)
     except BlockingIOError as error:
-        raise TimeoutError("timed out") from error  # what a socket with a timeout of Python's raises
+        raise TimeoutError("timed out") from error  # as a socket with a Python timeout raises
     if not count:
         raise ConnectionLost("Connection closed by server.")
     return count

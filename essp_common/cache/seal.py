@@ -1,12 +1,13 @@
-"""What shows that bytes of the frame cache are those that were stored under their key.
+"""Proves that bytes in the frame cache are those that were stored under their key.
 
-Each value is kept with a hash of its key and with checksums of its bytes, made by who made the bytes. Who takes them
-from the cache checks both, so neither a flipped bit, nor another key's value, nor another release's is used for
-training: it is `Unsound`, which adapters turn into a `CacheMiss`, and the clip is made again.
+Each value is kept with a hash of its key and with checksums of its bytes, computed where the bytes were made. A reader
+checks both, so neither a flipped bit, nor another key's value, nor another release's is used for training: such a value
+is `Unsound`, which adapters convert to a `CacheMiss`, and the clip is rebuilt.
 
-A checksum is of a piece: the whole value, or its head and each of its equal pieces (a header, and frames), so that
-pieces can be read and checked alone. It is the lower half of XXH3-64, the fastest of what was measured here (40 GB/s,
-CRC-32C 25, zlib's CRC-32 4), and fast without special instructions too. It lets other threads run, and copies nothing.
+A checksum covers a piece: the whole value, or its head and each of its equal pieces (a header, and frames), so that
+pieces can be read and checked separately. It is the lower half of XXH3-64, the fastest that was measured here (40 GB/s,
+CRC-32C 25, zlib's CRC-32 4), and fast without special instructions, too. It releases the interpreter lock, and copies
+nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ SUM_BYTES = 4
 
 
 class Unsound(Exception):
-    """Bytes that are not those that were stored under the key; the words say what they are."""
+    """Bytes that are not those that were stored under the key; the message says what they are."""
 
 
 class Foreign(Unsound):
-    """No value of this release. No damage: another program stored it."""
+    """Not a value of this release. Not damage: another program stored it."""
 
 
 class OfOtherRelease(Foreign):
@@ -36,28 +37,28 @@ class OfOtherRelease(Foreign):
 
 
 class Seal(NamedTuple):
-    """What a value is checked against."""
+    """The reference that a value is checked against."""
 
     key: int
-    """`key_hash` of the key that it was stored under."""
+    """`key_hash` of the key under which it was stored."""
     sums: bytes
     head_bytes: int = 0
     piece_bytes: int = 0
 
     @classmethod
     def of(cls, key: str, value: Buffer | Summed) -> Seal:
-        """The seal of a value, whose checksum is made now where it has none yet."""
+        """Return the seal of a value; the checksum is computed now unless the value has one."""
         if isinstance(value, Summed):
             return cls(key_hash(key), value.sums, value.head_bytes, value.piece_bytes)
         return cls(key_hash(key), packed([checksum(value)]))
 
     def check_key(self, key: str) -> None:
-        """Raises `Unsound`."""
+        """Raise `Unsound` if this seal belongs to another key."""
         if self.key != key_hash(key):
             raise Unsound("it holds the value of another key")
 
     def check(self, key: str, value: memoryview) -> None:
-        """Whether these are all bytes of the value of `key`. Raises `Unsound`."""
+        """Check that these are all bytes of the value of `key`. Raises `Unsound`."""
         self.check_key(key)
         pieces = [value]
         if self.piece_bytes:
@@ -67,7 +68,8 @@ class Seal(NamedTuple):
             raise Unsound("its bytes are not those that were stored: a checksum does not match")
 
     def places(self, parts: Sequence[Part]) -> list[int] | None:
-        """The piece that each part is; None if one of them is no piece, so that it cannot be checked alone."""
+        """Return the index of the piece for each part; None if a part is not a piece, so that it cannot be checked
+        separately."""
         if not self.piece_bytes:
             return None
         found = []
@@ -82,7 +84,7 @@ class Seal(NamedTuple):
         return found
 
     def check_pieces(self, key: str, places: Sequence[int], pieces: Iterable[Buffer]) -> None:
-        """Whether these are the pieces of the value of `key` at these places. Raises `Unsound`."""
+        """Check that these are the pieces of the value of `key` with these indices. Raises `Unsound`."""
         self.check_key(key)
         sums = b"".join([self.sums[SUM_BYTES * place : SUM_BYTES * (place + 1)] for place in places])
         if packed([checksum(piece) for piece in pieces]) != sums:
@@ -90,16 +92,16 @@ class Seal(NamedTuple):
 
 
 def checksum(data: Buffer) -> int:
-    """32 bits of any contiguous bytes."""
+    """Return a 32-bit checksum of contiguous bytes."""
     return xxh3_64_intdigest(data) & 0xFFFF_FFFF
 
 
 def packed(sums: Sequence[int]) -> bytes:
-    """Checksums as bytes."""
+    """Return checksums as bytes."""
     return struct.pack(f"<{len(sums)}I", *sums)
 
 
 @lru_cache(maxsize=256)
 def key_hash(key: str) -> int:
-    """64 bits of a key."""
+    """Return a 64-bit hash of a key."""
     return xxh3_64_intdigest(key.encode())

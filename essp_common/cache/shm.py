@@ -1,10 +1,10 @@
 """The frame cache in the memory of one machine: `shm://NAME?bytes=4GiB`, for processes that share its `/dev/shm`.
 
-Each value is a file: when the value expires, its label (`label.py`), its bytes. It comes and goes by a rename, so it is
-there whole or not at all, whoever is killed (`shm_folder.py`). Bytes are copied once, into the file: `get` maps large
-values. What was got stays valid when its key is freed, and takes memory for as long as somebody refers to it, as a copy
-would: its file stays locked, so that nothing is written over it (`shm_maps.py`). Whoever takes a value checks its
-bytes against the seal in its label.
+Each value is a file: expiry time, label (`label.py`), bytes. It appears and disappears by a rename, so it is always
+complete, whichever process is killed (`shm_folder.py`). Bytes are copied once, into the file; `get` maps large values.
+A mapped value stays valid when its key is freed, and uses memory for as long as something refers to it, as a copy
+would: its file stays locked, so that it is not overwritten (`shm_maps.py`). A reader checks the bytes against the seal
+in the label.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PARENT = Path("/dev/shm")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _HEAD = struct.Struct("<8sdq40x")
-"""Magic; when the value expires (`time.monotonic`: one clock for all processes of a machine); bytes that follow."""
+"""Magic; expiry time (`time.monotonic`: one clock for all processes of a machine); number of bytes that follow."""
 _MAGIC = b"ESSPVAL1"
 _MAPPED_BYTES = 1 << 16
-"""Smaller values are copied: mapping takes longer."""
+"""Smaller values are copied: mapping would take longer."""
 _LONGEST_FILE_NAME = 255
 
 
@@ -68,7 +68,7 @@ class SharedMemoryCache:
         parent: Path = PARENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit_bytes`: None takes that of who opened it first, or 1 GiB. Raises `ConfigError`."""
+        """`limit_bytes`: None takes the limit of the process that opened it first, or 1 GiB. Raises `ConfigError`."""
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"cache {shown_address(f'shm://{name}')}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips"
@@ -91,7 +91,7 @@ class SharedMemoryCache:
         size = options.pop("bytes", [""])[-1]
         try:
             asked = parse_bytes(size) if "bytes=" in parts.query else None
-        except ValueError:  # its words have what may be the end of a password
+        except ValueError:  # its message may contain the end of a password
             raise ConfigError(
                 f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
             ) from None
@@ -103,7 +103,7 @@ class SharedMemoryCache:
         return cls(parts.netloc, limit_bytes)
 
     def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
-        """Write the value, and give it its name when it is whole."""
+        """Write the value, and rename it to its key when it is complete."""
         path = self._path(key)
         if not consumers:
             with self._folder.locked() as state:
@@ -129,7 +129,7 @@ class SharedMemoryCache:
             os.close(file)
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
-        """The value where it lies, or a copy of parts of it."""
+        """Return the value in place, or a copy of parts of it."""
         try:
             with self._folder.problems():
                 return self._checked(key, parts)
@@ -139,7 +139,7 @@ class SharedMemoryCache:
             raise self._damage.found(key, error) from error
 
     def _checked(self, key: str, parts: Sequence[Part]) -> Buffer:
-        """Raises `Unsound`."""
+        """Read and check a value or parts. Raises `Unsound`."""
         file = _read_locked(self._path(key))
         if file is None:
             raise CacheMiss(f"{key} is not in the cache")
@@ -178,34 +178,34 @@ class SharedMemoryCache:
                 os.close(file)
 
     def ack(self, key: str, consumer: str) -> bool:
-        """Take the consumer off the label; free the value when it was the last."""
+        """Remove the consumer from the label; free the value after the last one."""
         return self.ack_all([key], consumer) == 1
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
-        """One after another, under one lock."""
+        """Ack one after another, under one lock."""
         paths = [self._path(key) for key in keys]
         with self._folder.locked() as state:
             return sum(self._acked(state, path, consumer) for path in paths)
 
     def usage(self) -> CacheUsage:
-        """What is held, with what is being written, and without what has expired."""
+        """Return what is stored, including values being written, without expired ones."""
         with self._folder.locked() as state:
             self._clear(state)
             return CacheUsage(state.keys, state.used_bytes, state.limit_bytes, state.full_count)
 
     def purge(self, prefix: str) -> int:
-        """Drop the values of a job; what others are storing meanwhile stays."""
+        """Drop the values of a job; values that are being stored concurrently stay."""
         with self._folder.locked() as state:
             self._clear(state)
             names = [name for name in os.listdir(self._folder.values) if unquote(name).startswith(prefix)]
             return sum(self._folder.free(state, self._folder.values + name) for name in names)
 
     def troubles(self) -> Troubles:
-        """That it held damaged values: it never evicts, and there is no server that may be silent."""
+        """Report damaged values: this cache never evicts, and no server can be silent."""
         return self._damage.troubles()
 
     def close(self) -> None:
-        """Leave. The bytes stay until the last process has."""
+        """Leave. The bytes stay until the last process has left."""
         self._maps.close()
         self._folder.close()
 
@@ -218,7 +218,7 @@ class SharedMemoryCache:
         return self._folder.values + name
 
     def _write(self, file: int, temporary: str, head: bytes, view: memoryview) -> None:
-        """All of a value; tmpfs takes it in one call unless memory runs out."""
+        """Write all of a value; tmpfs takes it in one call unless memory runs out."""
         try:
             done = os.writev(file, [head, view])
             while done < len(head) + view.nbytes:
@@ -229,7 +229,7 @@ class SharedMemoryCache:
             raise
 
     def _alive(self, file: int) -> _Stored | None:
-        """What precedes a value; None if that has expired or is something else."""
+        """Return what precedes a value; None if it has expired or is not a value."""
         begin = os.pread(file, _HEAD.size + 64, 0)
         size = label_bytes(begin[_HEAD.size :]) if len(begin) >= _HEAD.size + DIGITS else 0
         if not size or not begin.startswith(_MAGIC):
@@ -241,7 +241,7 @@ class SharedMemoryCache:
         return _Stored(expires_s, names, _HEAD.size + length)
 
     def _acked(self, state: State, path: str, consumer: str) -> bool:
-        """Whether that freed the value."""
+        """Ack a value for a consumer. Returns whether that freed it."""
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -259,7 +259,7 @@ class SharedMemoryCache:
             os.close(file)
 
     def _clear(self, state: State) -> None:
-        """Free what nobody will ack any more."""
+        """Free values that will never be acked."""
         self._folder.remove_dead_writers(state)
         if state.expires_s > self._clock():
             return
@@ -278,7 +278,7 @@ class SharedMemoryCache:
 
 
 def _read_locked(path: str) -> int | None:
-    """The file of a value, locked as long as it is open, here or as a map; None: there is none."""
+    """Open the file of a value; None if it does not exist. It stays locked while it is open, here or as a map."""
     while True:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -290,11 +290,11 @@ def _read_locked(path: str) -> int | None:
                 return file
         except (BlockingIOError, FileNotFoundError):
             pass
-        os.close(file)  # freed, and perhaps in use for another value: look again
+        os.close(file)  # freed, and possibly reused for another value: look again
 
 
 def _parts(file: int, stored: _Stored, parts: Sequence[Part]) -> memoryview:
-    """Parts of a value, one after another."""
+    """Read parts of a value, concatenated."""
     places = [(stored.begin + first, min(stored.begin + last, stored.end)) for first, last in parts]
     found = np.empty(sum(max(0, last - first) for first, last in places), np.uint8)
     left = memoryview(found.data)
@@ -306,7 +306,7 @@ def _parts(file: int, stored: _Stored, parts: Sequence[Part]) -> memoryview:
 
 
 def _cut(joined: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """Parts that were joined, each by itself."""
+    """Split concatenated parts."""
     begin = 0
     for size in sizes:
         yield joined[begin : begin + size]

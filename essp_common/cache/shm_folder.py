@@ -1,17 +1,17 @@
-"""The folder of a cache in shared memory: who uses it, what it holds, and what is left of who was killed.
+"""The folder of a cache in shared memory: its users, its contents, and the leftovers of killed processes.
 
     /dev/shm/essp-<user id>-<NAME>/
         users           each open cache has a shared lock on it
-        state           limit, bytes and values held; its lock guards all that changes what is held
-        values/KEY      values, each whole
-        writing/NAME    values that are being written, each locked by its writer; their bytes count already
-        spare/SIZE.N    files of freed values, to be written over: that costs half of new memory; the first to go where
-                        room is short. Who reads a value locks its file for as long, so nothing is written over it.
+        state           limit, bytes and number of values; its lock guards every change of the contents
+        values/KEY      complete values
+        writing/NAME    values that are being written, each locked by its writer; their bytes already count
+        spare/SIZE.N    files of freed values, to be overwritten, which costs half as much as new memory; the first to
+                        go when room is short. A reader locks the file of its value, so that it is not overwritten.
 
-A process may be killed at any moment. The kernel then takes its locks (flock) back. Whoever locks the state next sees
-that a change was begun and counts again. Whoever needs room removes what dead writers left. The last cache to be closed
-removes the folder; where all were killed, the next one that is opened does, under any name. So nothing outlives a
-start, as with a Redis that starts empty. A folder that something else removes is made again, empty.
+A process may be killed at any moment. The kernel then releases its locks (flock). The next process that locks the state
+sees that a change was begun, and recounts. A process that needs room removes the leftovers of dead writers. The last
+cache to be closed removes the folder; if all were killed, the next one that is opened does, under any name. So nothing
+outlives a restart, as with a Redis that starts empty. If something else removes the folder, it is created again, empty.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ _OF_CACHE = frozenset({"state", "values", "writing", "spare", "users"})
 
 @dataclass(slots=True)
 class State:
-    """What the state file says."""
+    """The contents of the state file."""
 
     limit_bytes: int
     begun: bool = False
-    """A change was begun: where nobody has the lock, who began it is dead, and the numbers may be wrong."""
+    """A change was begun. If no process has the lock, the one that began it is dead, and the numbers may be wrong."""
     used_bytes: int = 0
     keys: int = 0
     spare_bytes: int = 0
-    """Bytes of spare files, which count beside `used_bytes`; both together are within the limit."""
+    """Bytes of spare files, which count in addition to `used_bytes`; both together are within the limit."""
     spares: int = 0
     full_count: int = 0
     expires_s: float = _NEVER
-    """No value expires before this."""
+    """No value expires before this time."""
 
     @classmethod
     def read(cls, file: int) -> State | None:
-        """None: another release or another program wrote it."""
+        """Read the state; None if another release or another program wrote it."""
         data = os.pread(file, _STATE.size, 0)
         if len(data) < _STATE.size or not data.startswith(_MAGIC):
             return None
@@ -75,7 +75,7 @@ class State:
         return cls(limit, begun, *others)
 
     def write(self, file: int) -> None:
-        """Write it in one call, so whole or not at all."""
+        """Write the state in one call, and thus atomically."""
         held_now = (self.used_bytes, self.keys, self.spare_bytes, self.spares)
         os.pwrite(
             file,
@@ -88,7 +88,7 @@ class Folder:
     """The folder of one cache, in use by this process. Thread-safe."""
 
     def __init__(self, parent: Path, name: str, limit_bytes: int | None) -> None:
-        """`limit_bytes`: None takes the limit that is set already. Raises `ConfigError`, `TransientError` (no room)."""
+        """`limit_bytes`: None takes the limit that is already set. Raises `ConfigError`, `TransientError` (no room)."""
         self._url = f"shm://{name}"
         self._root = parent / f"essp-{os.getuid()}-{name}"
         self._asked_bytes = limit_bytes
@@ -100,7 +100,8 @@ class Folder:
         self._users = -1
         self._joining = threading.Lock()
         self._token = secrets.token_hex(8)
-        """Containers that share a /dev/shm number their processes each for itself, and a process may open it twice."""
+        """Distinguishes users: containers that share a /dev/shm number their processes independently, and a process may
+        open it twice."""
         self._numbers = itertools.count()
         forks.follow(self)
         for other in parent.glob(f"essp-{os.getuid()}-*"):
@@ -113,11 +114,12 @@ class Folder:
             raise
 
     def forked(self) -> None:
-        """A thread may have had the lock. The lock on `users` is shared: the folder stays until both have closed it."""
+        """Replace the lock, which another thread may have held. The lock on `users` is shared: the folder stays until
+        both processes have closed it."""
         self._joining = threading.Lock()
 
     def close(self) -> None:
-        """Leave; the last one removes the folder."""
+        """Leave; the last user removes the folder."""
         with self._joining:
             if self._users >= 0:
                 os.close(self._users)
@@ -126,15 +128,17 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[State]:
-        """The state, to read and to change, while nobody else changes anything. Raises `FlowUnavailable`."""
+        """Yield the state, to read and change it, while no other process changes anything. Raises `FlowUnavailable`."""
         with self.problems(), self._state_file() as file:
             state = State.read(file)
             if state is None:
                 raise FlowUnavailable(
                     f"{self._url}: {self._state_path} was written over; stop what uses it and remove it"
                 )
+            # A process died during a change, so its numbers may be wrong.
             if state.begun:
                 self._count(state)
+            # Marked in the file before anything changes, and cleared when the numbers are right again.
             state.begun = True
             state.write(file)
             try:
@@ -142,22 +146,23 @@ class Folder:
             except EsspError:
                 state.begun = False
                 state.write(file)
-                raise  # after any other error it is counted again
+                raise  # after any other error, the next process counts again
             state.begun = False
             state.write(file)
 
     @contextmanager
     def problems(self) -> Iterator[None]:
-        """The system's errors as ours."""
+        """Convert the system's errors into ESSP's."""
         try:
             yield
         except OSError as error:
             raise self._problem(error) from error
 
-    # Values
+    # --- values ---
 
     def reserve(self, path: str, size: int, clear: Callable[[State], None]) -> tuple[int, str]:
-        """A locked file to write what `rename` gives this path; its bytes count from now on. Raises `CacheFull`.
+        """Return a locked file to write, which `rename` moves to this path; its bytes count from now on. Raises
+        `CacheFull`.
 
         `clear`: makes room, if it can.
         """
@@ -175,12 +180,13 @@ class Folder:
                     self._remove_spares(state)
                 file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 fcntl.flock(file, fcntl.LOCK_EX)
-                os.ftruncate(file, size)  # who counts again counts all of it
+                os.ftruncate(file, size)  # so that a recount includes all of it
             state.used_bytes += size
         return file, temporary
 
     def _spare_file(self, state: State, size: int, temporary: str) -> int | None:
-        """A file of this size whose value is freed and that nobody reads, under a new name."""
+        """Return a file of this size whose value is freed and that has no reader, under a new name; None if there is
+        none."""
         begin = f"{size}."
         for name in os.listdir(self._spare) if state.spares else ():
             if name.startswith(begin) and (file := _locked_file(self._spare + name)) is not None:
@@ -191,7 +197,7 @@ class Folder:
         return None
 
     def rename(self, file: int, temporary: str, path: str, expires_s: float) -> None:
-        """Give a value that is whole its name, in place of another that has it."""
+        """Move a complete value to its path, replacing another value there."""
         with self.locked() as state:
             state.expires_s = min(state.expires_s, expires_s)
             replaced = _bytes_of(path)
@@ -201,14 +207,14 @@ class Folder:
             state.keys += not replaced
 
     def give_up(self, temporary: str) -> None:
-        """Forget a value that could not be written, for lack of room beside this cache."""
+        """Drop a value that could not be written because /dev/shm is full."""
         with self.locked() as state:
             state.full_count += 1
             self._remove(state, temporary)
             self._remove_spares(state)
 
     def free(self, state: State, path: str) -> bool:
-        """Whether a value was there to free."""
+        """Free a value. Returns whether there was one."""
         size = _bytes_of(path)
         if not size:
             return False
@@ -223,7 +229,7 @@ class Folder:
         return True
 
     def remove_dead_writers(self, state: State) -> None:
-        """Remove values that will not be written to their end."""
+        """Remove incomplete values whose writers are dead."""
         for name in os.listdir(self._writing):
             with _locked_alone(self._writing + name) as alone:
                 if alone:
@@ -240,17 +246,18 @@ class Folder:
         state.spares = state.spare_bytes = 0
 
     def _count(self, state: State) -> None:
-        """Count what is held by looking at the files."""
+        """Count the contents from the files."""
         values, spares = _sizes(self.values), _sizes(self._spare)
         state.used_bytes = sum(values) + sum(_sizes(self._writing))
         state.keys = len(values)
         state.spare_bytes = sum(spares)
         state.spares = len(spares)
-        state.expires_s = 0.0  # not known: who looks for expired values finds out
+        state.expires_s = 0.0  # unknown: the next search for expired values finds out
 
     @contextmanager
     def _state_file(self) -> Iterator[int]:
-        """The state's file. The lock is given back by name, since a child may have been forked with it meanwhile."""
+        """Yield the state's file. It is unlocked explicitly, since a child may have been forked with it in the
+        meantime."""
         file = self._open_state()
         try:
             yield file
@@ -279,10 +286,10 @@ class Folder:
             return CacheFull(f"{self._root.parent} is full, though {self._url} is not: other programs use it too")
         return FlowUnavailable(f"{self._url}: {error}")
 
-    # Users
+    # --- users ---
 
     def _join(self) -> None:
-        """Become a user of the folder. The first user makes it, or empties it."""
+        """Become a user of the folder. The first user creates it, or empties it."""
         with self._joining:
             users = self._joined()
             while users is None:
@@ -292,7 +299,7 @@ class Folder:
             self._users = users
 
     def _joined(self) -> int | None:
-        """The lock; None: the folder was removed, or who was making it was killed."""
+        """Return the lock; None if the folder was removed, or if the process that was creating it was killed."""
         try:
             _make_own(self._root)
             users = os.open(self._root / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -309,11 +316,12 @@ class Folder:
             raise
 
     def _share(self, users: int) -> None:
-        """Raises `FileNotFoundError` if the folder was removed meanwhile."""
+        """Take a shared lock. Raises `FileNotFoundError` if the folder was removed in the meantime."""
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pass
+        # An exclusive lock is only possible for the first user: any contents are leftovers.
         else:
             _check_linked(users)
             self._make_empty()
@@ -321,7 +329,8 @@ class Folder:
         _check_linked(users)
 
     def _make_empty(self) -> None:
-        """Make the contents anew; nobody else uses them. The state file comes last: where it is, the rest is whole."""
+        """Create the contents again; no one else uses them. The state file comes last: if it exists, the rest is
+        complete."""
         if others := _strangers(self._root):
             raise ConfigError(
                 f"{self._root} has {others[0]} in it, which is not of a cache; name another cache", code="taken"
@@ -345,7 +354,7 @@ class Folder:
             os.close(file)
 
     def _agree(self) -> None:
-        """Take the limit that is set already. Raises `ConfigError` if another one was asked for."""
+        """Adopt the limit that is already set. Raises `ConfigError` if another one was asked for."""
         file = os.open(self._state_path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             state = State.read(file)
@@ -365,13 +374,13 @@ class Folder:
 
 
 def held(size: int) -> int:
-    """The size of the file that holds `size` bytes: up to 6 % more, so that other values fit into it later."""
+    """Return the file size for `size` bytes: up to 6 % more, so that other values fit into it later."""
     step = max(_PAGE, (1 << (size - 1).bit_length()) // (2 * _CLASSES_PER_DOUBLING))
     return -(-size // step) * step
 
 
 def _bytes_of(path: str) -> int:
-    """Size of a file; 0 if there is none."""
+    """Return the size of a file; 0 if it does not exist."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -384,7 +393,7 @@ def _sizes(folder: str) -> list[int]:
 
 
 def _make_own(root: Path) -> None:
-    """The folder, which has to be this user's: anybody may write beside it."""
+    """Create the folder, which must belong to this user: any user may write next to it."""
     with suppress(FileExistsError):
         root.mkdir(0o700)
     status = root.lstat()
@@ -400,7 +409,7 @@ def _check_linked(file: int) -> None:
 
 
 def _locked_file(path: str) -> int | None:
-    """The file, open and locked; None if another has it locked."""
+    """Open and lock the file; None if another process has it locked."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -414,7 +423,7 @@ def _locked_file(path: str) -> int | None:
 
 @contextmanager
 def _locked_alone(path: str) -> Iterator[bool]:
-    """Yields whether no living process has the file locked. If so, it stays locked by this one within the block."""
+    """Yield whether no living process has the file locked. If so, this process keeps it locked within the block."""
     file = _locked_file(path)
     if file is None:
         yield False
@@ -427,23 +436,23 @@ def _locked_alone(path: str) -> Iterator[bool]:
 
 
 def _remove_if_unused(root: Path) -> None:
-    """Remove a cache that nobody has open, or what a removal that was cut short has left."""
+    """Remove a cache that no process has open, or the rest of an interrupted removal."""
     if root.is_symlink():
         return
     with suppress(OSError):
-        root.rmdir()  # nothing in it
+        root.rmdir()  # only if it is empty
     with suppress(OSError), _locked_alone(f"{root}/users") as alone:
         if alone and not _strangers(root):
             _remove(root)
 
 
 def _strangers(root: Path) -> list[str]:
-    """What is in a folder and not of a cache: then the rest may not be, either."""
+    """Return the contents of a folder that do not belong to a cache: if there are any, the rest may not, either."""
     return sorted(name for name in os.listdir(root) if name not in _OF_CACHE)
 
 
 def _remove(root: Path) -> None:
-    """`users` goes last: from its removal, those who wait for its lock learn that the folder is gone."""
+    """Remove a cache. `users` goes last: its removal shows those who wait for its lock that the folder is gone."""
     (root / "state").unlink(missing_ok=True)
     for name in ("values", "writing", "spare"):
         shutil.rmtree(root / name, ignore_errors=True)

@@ -1,9 +1,9 @@
 """Memory maps of value files, kept for the next value in the same file.
 
-Mapping 2 MB, touching them and unmapping them takes as long as copying them, and files are used again for other values.
-So when nothing refers to a value any more, only the lock of its file is released; the map stays.
+Mapping 2 MB, touching them and unmapping them takes as long as copying them, and files are reused for other values. So
+when nothing refers to a value any more, only the lock of its file is released; the map stays.
 
-A map takes two file descriptors, one of them Python's. A process that may have few of them copies further values.
+A map takes two file descriptors, one of them Python's. A process with a low limit copies further values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 _MOST_IDLE = 128
 _SHARE = 8
-"""At most one map for this many descriptors that a process may have; a map has two."""
+"""At most one map per this many available descriptors; a map takes two."""
 _LOOK_EVERY = 32
 
 
@@ -38,26 +38,26 @@ os.register_at_fork(after_in_parent=_forked, after_in_child=_forked)
 
 @dataclass(slots=True)
 class _Map:
-    """A file, mapped, which one view at a time uses."""
+    """A mapped file, used by one view at a time."""
 
     inode: int
     file: int
     memory: mmap.mmap
     forks: int
-    """How often the process had been forked when the view was made. A fork has the view, and the same lock: to give it
-    back would take it from the other. It goes when both have closed the file."""
+    """How often the process had been forked when the view was created. A fork has the view, and shares the lock:
+    releasing it would take it from the other process. It is released when both have closed the file."""
 
     def __del__(self) -> None:
         os.close(self.file)
 
 
 class Maps:
-    """Maps of files, by inode, that no view uses. Thread-safe: who takes one has it alone."""
+    """Unused maps of files, by inode. Thread-safe: a map that is taken has one user."""
 
     def __init__(self) -> None:
         self._idle: dict[int, _Map] = {}
         self._used: set[int] = set()
-        """Maps, by identity, to which somebody refers."""
+        """Maps in use, by identity."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = sys.maxsize if descriptors == resource.RLIM_INFINITY else max(1, descriptors // _SHARE)
         self._process = os.getpid()
@@ -65,10 +65,10 @@ class Maps:
         self._closed = False
 
     def view(self, file: int, begin: int, end: int) -> memoryview:
-        """Bytes of a file that is locked for reading.
+        """Return a view of bytes in a file that is locked for reading.
 
-        The file is this object's from now on: it stays locked until the view and everything made of it are gone, unless
-        that is a copy.
+        This object takes over the file: it stays locked until the view and everything derived from it are gone, unless
+        the view is a copy.
         """
         if self._process != os.getpid():
             self._idle.clear()
@@ -89,7 +89,7 @@ class Maps:
             if self._made % _LOOK_EVERY == 0:
                 self._forget_removed()
         else:
-            fcntl.flock(found.file, fcntl.LOCK_SH)  # at once: `file` has it too
+            fcntl.flock(found.file, fcntl.LOCK_SH)  # immediate: `file` has the same lock
             os.close(file)
             found.forks = _forks
         self._used.add(id(found))
@@ -98,7 +98,7 @@ class Maps:
         return array.data.toreadonly()
 
     def close(self) -> None:
-        """Keep none any longer. Views stay valid."""
+        """Drop all idle maps. Views stay valid."""
         self._closed = True
         self._idle.clear()
 
@@ -111,7 +111,7 @@ class Maps:
             self._idle[used.inode] = used
 
     def _has_room(self) -> bool:
-        """For one map more, if need be in place of an idle one."""
+        """Whether there is room for another map, possibly by dropping an idle one."""
         if len(self._used) >= self._most:
             return False
         if len(self._used) + len(self._idle) >= self._most:
@@ -120,14 +120,14 @@ class Maps:
         return True
 
     def _forget_removed(self) -> None:
-        """Maps of files that are no more take memory that no cache counts."""
+        """Drop maps of removed files, whose memory no cache counts."""
         for inode, one in list(self._idle.items()):
             if not os.fstat(one.file).st_nlink:
                 self._idle.pop(inode, None)
 
 
 def _copied(file: int, begin: int, end: int) -> memoryview:
-    """A copy of these bytes; closes the file."""
+    """Return a copy of these bytes, and close the file."""
     found = bytearray(end - begin)
     left = memoryview(found)
     try:

@@ -1,6 +1,6 @@
 """One tenant's part of a frame cache: keys that begin with its name.
 
-Room is shared: `usage` is that of the whole cache, and what another tenant holds can make it full.
+Room is shared: `usage` covers the whole cache, and other tenants can fill it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TenantCache:
         return self._cache.get(self._prefix + key, parts)
 
     def holds(self, key: str) -> bool:
-        """Whether the tenant's key is there."""
+        """Whether the tenant's key is present."""
         return self._cache.holds(self._prefix + key)
 
     def ack(self, key: str, consumer: str) -> bool:
@@ -39,17 +39,17 @@ class TenantCache:
         return self._cache.ack_all([self._prefix + key for key in keys], consumer)
 
     def usage(self) -> CacheUsage:
-        """What all tenants hold together."""
+        """Return the usage of all tenants together."""
         return self._cache.usage()
 
     def purge(self, prefix: str) -> int:
-        """Drop keys of this tenant alone."""
+        """Drop only keys of this tenant."""
         return self._cache.purge(self._prefix + prefix)
 
     def troubles(self) -> Troubles:
-        """Those of the cache below."""
+        """Return the troubles of the underlying cache."""
         return self._cache.troubles()
 
     def close(self) -> None:
-        """Close the cache below."""
+        """Close the underlying cache."""
         self._cache.close()

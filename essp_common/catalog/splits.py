@@ -58,16 +58,24 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     The default names `validation` and `test` may be missing from the catalog (the first is then carved, the second
     omitted); any other missing name is an error. Raises `ConfigError`, naming the existing splits.
     """
-    train_name = canonical_split(data.train)
-    train = _named(catalog, train_name, "data.train")
+    train = _named(catalog, canonical_split(data.train), "data.train")
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
     if validation is not None:
         return Splits(train, validation, test, carved=False)
+    left, aside = _carved(catalog, train, data, "name a split in data.validation")
+    return Splits(left, aside, test, carved=True)
+
+
+def _carved(catalog: Catalog, train: CatalogView, data: DataSpec, instead: str) -> tuple[CatalogView, CatalogView]:
+    """The training videos without those that are set aside for validation, and these.
+
+    Raises `ConfigError` if none can be set aside; `instead`: what the user may do about it.
+    """
+    name = canonical_split(data.train)
     if not data.validation_fraction:
         raise ConfigError(
-            f"is 0, and there is no validation split; give a share to set aside of split "
-            f"{train_name!r}, or name a split in data.validation",
+            f"is 0, and there is no validation split; set aside a share of split {name!r}, or {instead}",
             field="data.validation_fraction",
             code="missing",
         )
@@ -81,13 +89,13 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
         )
     if not held_out.any():
         raise ConfigError(
-            f"no validation videos can be set aside, since no class of split {train_name!r} "
-            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation",
+            f"no validation videos can be set aside, since no class of split {name!r} has two files (of two groups, "
+            f"if it has groups); add videos, or {instead}",
             field="data.validation_fraction",
             code="empty",
         )
     left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
-    return Splits(left, aside, test, carved=True)
+    return left, aside
 
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
@@ -103,8 +111,12 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     if validation is not None:
         return validation if train is None else train
-    splits = splits_of(catalog, data.model_copy(update={"test": None}))
-    return splits.validation if train is None else splits.train
+    if train is not None:
+        left, _ = _carved(catalog, train, data, "set it to 0 and train on all")
+        return left
+    divided = _named(catalog, canonical_split(data.train), "data.train")
+    _, aside = _carved(catalog, divided, data, "take another split (data.consumed)")
+    return aside
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:

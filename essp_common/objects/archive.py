@@ -1,11 +1,11 @@
-"""Members of tar archives as objects: videos are read where they lie in a shard, which nobody unpacks.
+"""Members of tar archives as objects: videos are read directly from a shard, without unpacking it.
 
-The key of a member is that of its archive, where its bytes are in it, and its name:
+The key of a member consists of its archive's key, the position of its bytes in the archive, and its name:
 
-    shards/train-000.tar/512+20480/clip.mp4        20,480 bytes from byte 512 on
+    shards/train-000.tar/512+20480/clip.mp4        20,480 bytes from byte 512
 
-So whoever has the key reads the member without looking through the archive. Only archives that are not compressed have
-their members at such places. Read only: writing raises `ConfigError`.
+So a member can be read by its key, without searching the archive. Only uncompressed archives have their members at such
+positions. Read only: writing raises `ConfigError`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BUFFER_BYTES = 2**16
 
 
 def member_key(archive: str, offset: int, size: int, name: str) -> str:
-    """The key of a member of an archive."""
+    """Return the key of a member of an archive."""
     return f"{archive}/{offset}+{size}/{name}"
 
 
 def is_member(key: str) -> bool:
-    """Whether a key is that of a member of an archive."""
+    """Whether a key belongs to a member of an archive."""
     return _KEY.fullmatch(key) is not None
 
 
@@ -37,17 +37,17 @@ class Archive:
     """An `ObjectStore` of the members of all archives in a store."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """`store`: of the archives."""
+        """`store`: contains the archives."""
         self._store = store
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Part of a member."""
+        """Return part of a member."""
         archive, offset, size = _parts(key)
         left = max(0, size - start)
         return self._store.get(archive, offset + start, left if length is None else min(left, length))
 
     def head(self, key: str) -> ObjectInfo:
-        """Its size; it changes whenever its archive does."""
+        """Return its size; its ETag changes whenever its archive does."""
         archive, offset, size = _parts(key)
         info = self._store.head(archive)
         if offset + size > info.size_bytes:
@@ -55,54 +55,54 @@ class Archive:
         return ObjectInfo(key, size, f"{info.etag}@{offset}")
 
     def open(self, key: str) -> BinaryIO:
-        """A file over the member's bytes."""
+        """Return a file over the member's bytes."""
         archive, offset, size = _parts(key)
         self.head(key)
         return io.BufferedReader(_Part(self._store.open(archive), offset, size), _BUFFER_BYTES)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Nothing: members are found by reading their archive."""
+        """Yield nothing: members are found by reading their archive."""
         yield from ()
 
     def local_path(self, key: str) -> str | None:
-        """No member is a file of its own."""
+        """Return None: no member is a separate file."""
         return None
 
     def whole(self, key: str) -> tuple[ObjectStore, str]:
-        """The archive that a member lies in: its store and its key there."""
+        """Return the archive that contains a member: its store and its key there."""
         return self._store, _parts(key)[0]
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there", code="unsupported")
 
     def put_file(self, key: str, path: str) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         self.put(key, b"")
 
     def delete(self, key: str) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         self.put(key, b"")
 
     def unwritable(self) -> str:
-        """Always."""
+        """Return the reason: archives are read-only."""
         return "nothing is written in archives"
 
     def troubles(self) -> Troubles:
-        """Those of the store."""
+        """Return the troubles of the store."""
         return self._store.troubles()
 
     def uri(self, key: str) -> str:
-        """Of the member."""
+        """Return the URI of the member."""
         return self._store.uri(key)
 
     def below(self, folder: str) -> Archive:
-        """Of a folder of archives."""
+        """Return the store for a folder of archives."""
         return Archive(self._store.below(folder))
 
 
 class _Part(io.RawIOBase):
-    """Some bytes of a file as a file."""
+    """A range of a file as a file."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self.whole = file

@@ -1,4 +1,4 @@
-"""A directory that holds no more than so many bytes."""
+"""A directory with a size limit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from essp_common.quantities import size
 
 
 class BoundedDirectory(DirectoryStore):
-    """A `DirectoryStore` in which a write raises `StorageFull` if all objects would be larger than the limit then.
+    """A `DirectoryStore` in which a write raises `StorageFull` if the total size would then exceed the limit.
 
-    For one writer: of two that write at the same time, each sees room that the other one takes.
+    For one writer: two concurrent writers would each count on room that the other takes.
     """
 
     def __init__(self, root: str, limit_bytes: int) -> None:
@@ -24,7 +24,7 @@ class BoundedDirectory(DirectoryStore):
         self._limit_bytes = limit_bytes
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        """Write a file whole, durable when this returns."""
+        """Write a file atomically; it is durable when this returns."""
         self._check_room(key, len(data))
         return super().put(key, data, if_absent=if_absent)
 
@@ -34,7 +34,7 @@ class BoundedDirectory(DirectoryStore):
         return super().put_file(key, path)
 
     def remove_unfinished(self) -> None:
-        """Remove what killed writers have left, as far as the disk lets it: nobody else writes here now."""
+        """Remove what killed writers have left, as far as the disk allows: no one else writes here now."""
         for folder, _, files in os.walk(self._top, topdown=False):
             for name in filter(is_temporary, files):
                 with suppress(OSError):

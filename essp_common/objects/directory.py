@@ -1,16 +1,18 @@
 """Objects as files below a directory: `file:///dir`. The key is the path below it.
 
-A write goes to a temporary file beside its target (`.essp-<32 hexadecimal digits>.tmp`, which `list` does not show), is
-flushed to disk, renamed, and the directory flushed: after a crash there is the old object or the new one, and what
-`put` has returned from stays. Folders that were made for a write that fails go again. A temporary file that a crash
-left behind is removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that
-of a new folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked
-through once an hour at most.
+A write goes to a temporary file next to its target (`.essp-<32 hexadecimal digits>.tmp`, which `list` hides), which is
+flushed to disk and renamed; then the directory is flushed. So after a crash there is the old object or the new one, and
+what `put` has returned from is durable. Folders that were created for a failed write are removed.
 
-Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
-root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
-The root is made by the first write. `list` gives the order of S3, an absent folder is empty, and files whose names
-are not UTF-8 or hold control characters are left out, since no message could name them.
+A temporary file that a crash left behind is removed by a write to the same folder, once it is an hour old. Below a
+folder with one writer (`below`), creating a new folder also cleans its siblings: each checkpoint has a folder, which is
+never written to again. Each folder is searched at most once an hour.
+
+Reading follows symbolic links, since data sets often consist of them; writing through one that leads out of the root is
+refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
+
+The first write creates the root. `list` uses the order of S3, an absent folder is empty, and files whose names are not
+UTF-8 or contain control characters are left out, since no message could name them.
 """
 
 from __future__ import annotations
@@ -40,19 +42,20 @@ _A_TEMPORARY = re.compile(r"\.essp-[0-9a-f]{32}\.tmp")
 _STALE_S = 3600.0
 """A temporary file that was not written to for this long has no writer any more."""
 _PLACES = 4096
-"""Folders of which it is known when they were looked through."""
+"""Number of folders for which the time of the last search is remembered."""
 _BEGINNINGS = 100
-"""How often to make a folder that others remove; each of them has to have deleted a file in it meanwhile."""
+"""How often to create a folder that others keep removing; each of them must have deleted a file in it in
+the meantime."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
 
 class Tidied:
-    """When each folder, and those in it (`/*`), were looked through for what crashed processes have left.
+    """When each folder, and its siblings (`/*`), were last searched for leftovers of crashed processes.
 
-    The stores below one root share it: a master has a store for the output of each job, and these lie side by side.
-    Only the newest entries are kept; a folder that was forgotten is looked through once more. Thread-safe.
+    The stores below one root share it: a master has one store per job output, and these are siblings. Only the newest
+    entries are kept; a forgotten folder is searched once more. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,7 @@ class Tidied:
         return len(self._looked_s)
 
     def is_due(self, place: str) -> bool:
-        """Whether it was not looked through for long; it is now."""
+        """Whether a search is due. If so, it counts as done now."""
         now_s = time.monotonic()
         with self._lock.held:
             if now_s - self._looked_s.get(place, -math.inf) < _STALE_S:
@@ -76,7 +79,7 @@ class Tidied:
             return True
 
     def forget(self, place: str) -> None:
-        """It was removed."""
+        """Forget a folder that was removed."""
         with self._lock.held:
             self._looked_s.pop(place, None)
 
@@ -93,16 +96,17 @@ class DirectoryStore:
         tidied: Tidied | None = None,
     ) -> None:
         """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`,
-        `tidied`: of the store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
-        output of a job, so that an empty one may go; else only those that this store has made."""
+        `tidied`: shared with the store that this is a folder of. `owned`: all folders below the root belong to the
+        writer, as in the output of a job, so that empty ones may be removed; otherwise only those that this store has
+        created."""
         self._root = root
         self._writes = writes or Writes()
         self._boundary = boundary or root
         self._owned = owned
         self._made: set[str] = set()
-        """Folders that were not there before."""
+        """Folders that this store has created."""
         self._folders = Mutex()
-        """Folders and what is known of them change together."""
+        """Guards folders together with `_made`."""
         self._tidied = Tidied() if tidied is None else tidied
 
     @classmethod
@@ -116,14 +120,14 @@ class DirectoryStore:
         return cls("/" + path.strip("/"))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Part of a file, read without touching the rest."""
+        """Read part of a file, without touching the rest."""
         with self.open(key) as file, self._errors(key):
             left = max(0, os.fstat(file.fileno()).st_size - start)
             file.seek(start)
             return file.read(left if length is None else min(left, length))
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        """Write a file whole, durable when this returns."""
+        """Write a file atomically; it is durable when this returns."""
         return self._write(key, lambda file: file.write(data), if_absent)
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
@@ -132,43 +136,43 @@ class DirectoryStore:
             return self._write(key, lambda file: shutil.copyfileobj(source, file, 2**20), if_absent=False)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and modification time."""
+        """Return size and modification time."""
         with self._errors(key):
             return self._info(key, os.stat(self._path(key)))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Walk the folders that can hold such keys."""
+        """Walk the folders that can contain such keys."""
         folder, slash, stem = prefix.rpartition("/")
         if not folder or is_key(folder):
             yield from self._walk(folder + slash, stem, ())
 
     def delete(self, key: str) -> None:
-        """Remove a file, and the folders around it that are empty then, but not the root or those of other people."""
+        """Remove a file, and the folders around it that become empty, but not the root or folders of others."""
         with self._errors(key), suppress(FileNotFoundError, NotADirectoryError):
             path = self._writable_path(key)
             os.unlink(path)
             self._remove_empty(os.path.dirname(path))
 
     def open(self, key: str) -> BinaryIO:
-        """The file itself."""
+        """Open the file."""
         with self._errors(key):
-            # Not blocking, or a named pipe among the videos would hold a reader for ever.
+            # Non-blocking: a named pipe among the videos would block a reader forever.
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
             try:
                 self._info(key, os.fstat(descriptor))
             except NotFound:
                 os.close(descriptor)
                 raise
-            return os.fdopen(descriptor, "rb")  # of a folder, it would raise and leave the descriptor open
+            return os.fdopen(descriptor, "rb")  # for a folder, this would raise and leave the descriptor open
 
     def local_path(self, key: str) -> str | None:
-        """The file's path, where there is such a file."""
+        """Return the file's path, if the file exists."""
         path = self._path(key)
         return path if os.path.isfile(path) else None
 
     def unwritable(self) -> str:
-        """A file is in the way, the right to write is missing, it is a view of the kernel's, or a link leads to it from
-        where nothing may be written behind links."""
+        """Return why nothing can be written: a file is in the way, permission is missing, it is a kernel file system,
+        or a link leads out of the boundary."""
         if leads_out := self._leads_out(self._root):
             return leads_out
         folder = self._root
@@ -183,30 +187,30 @@ class DirectoryStore:
         return ""
 
     def troubles(self) -> Troubles:
-        """The disk is full."""
+        """Report if the disk is full."""
         return self._writes.troubles()
 
     def uri(self, key: str) -> str:
-        """`file:///dir/key`."""
+        """Return `file:///dir/key`."""
         return f"file://{self._path(key)}"
 
     def below(self, folder: str) -> DirectoryStore:
-        """A folder in this one, for a writer of its own; a symbolic link on the way to it does not widen where may be
-        written."""
+        """Return the store for a folder in this one, with its own writer. A symbolic link on the way does not extend
+        the boundary for writes."""
         return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True, tidied=self._tidied)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
 
     def _writable_path(self, key: str) -> str:
-        """The path of a key whose folder lies within the boundary, links resolved."""
+        """Return the path of a key whose folder is within the boundary, with links resolved."""
         path = self._path(key)
         if leads_out := self._leads_out(os.path.dirname(path), path):
             raise NotFound(leads_out)
         return path
 
     def _leads_out(self, folder: str, named: str = "") -> str:
-        """What to say of a folder, or of what is `named`, if links lead out of the boundary there; else nothing."""
+        """Return a message if links lead from a folder, or from what is `named`, out of the boundary; else ""."""
         root = os.path.realpath(self._boundary)
         if os.path.commonpath([root, os.path.realpath(folder)]) == root:
             return ""
@@ -221,7 +225,7 @@ class DirectoryStore:
                 begun = self._begun(key, folder, temporary)
                 try:
                     with begun as file:
-                        with suppress(OSError):  # what cannot be removed costs no write
+                        with suppress(OSError):  # failing to remove leftovers must not fail the write
                             self._tidy(folder, os.fstat(file.fileno()).st_mtime)
                         fill(file)
                         file.flush()
@@ -234,12 +238,13 @@ class DirectoryStore:
             except BaseException:
                 self._remove_empty(folder)
                 raise
-            with suppress(FileNotFoundError):  # deleted meanwhile, and its folder with it
+            with suppress(FileNotFoundError):  # deleted in the meantime, together with its folder
                 _flush_folder(folder)
             return info
 
     def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
-        """A new file in a folder, which is made first. Whoever deletes the last file of the folder removes it."""
+        """Create a file in a folder, after creating the folder. Retries, since deleting the last file of a folder
+        removes it."""
         made = False
         for _ in range(_BEGINNINGS):
             with suppress(FileNotFoundError):
@@ -253,14 +258,14 @@ class DirectoryStore:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
                 made = True
                 return open(temporary, "xb")
-        if not made:  # as in /proc
+        if not made:  # such as in /proc
             raise ConfigError(f"the folder {folder} cannot be made; use another place", code="refused")
         raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
     def _tidy(self, folder: str, now_s: float) -> bool:
-        """Remove what crashed writers have left in a folder, if that is due; whether there was something.
+        """Remove the leftovers of crashed writers in a folder, if a search is due. Returns whether there were any.
 
-        `now_s`: by the clock of the file system, which may be that of another machine.
+        `now_s`: by the clock of the file system, which may be on another machine.
         """
         return self._tidied.is_due(folder) and self._remove_stale(folder, now_s)
 
@@ -276,18 +281,20 @@ class DirectoryStore:
         return found
 
     def _tidy_beside(self, made: str, now_s: float) -> None:
-        """Remove what crashed writers have left in the folders beside a new one, and the folders, if that was all."""
+        """Remove the leftovers of crashed writers in the siblings of a new folder, and siblings that contained nothing
+        else."""
         around = os.path.dirname(made)
         if not self._tidied.is_due(f"{around}/*"):
             return
         for entry in os.scandir(around):
-            with suppress(OSError):  # what cannot be removed costs no write
+            with suppress(OSError):  # failing to remove leftovers must not fail the write
                 if entry.is_dir(follow_symlinks=False) and self._remove_stale(entry.path, now_s):
                     self._remove_empty(entry.path)
 
     def _remove_empty(self, folder: str) -> None:
-        """Remove a folder and those around it, as far as they are empty and nobody else's."""
-        while folder != self._root and not os.path.lexists(folder):  # it could not be made, or others were first
+        """Remove a folder and its parents, as far as they are empty and belong to this store."""
+        # it could not be created, or others have removed it
+        while folder != self._root and not os.path.lexists(folder):
             folder = os.path.dirname(folder)
         with self._folders.held, suppress(OSError):  # not empty, or a link
             while folder != self._root and (self._owned or folder in self._made):
@@ -297,13 +304,14 @@ class DirectoryStore:
                 folder = os.path.dirname(folder)
 
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
-        """`base` is empty or ends with `/`; `above`: the real folders on the way to it, against circles of links."""
+        """Yield the objects below `base`, which is empty or ends with `/`. `above`: the real folders on the way to it,
+        to detect circular links."""
         with self._errors(base):
             try:
                 found = [entry for entry in os.scandir(os.path.join(self._root, base)) if entry.name.startswith(stem)]
             except (FileNotFoundError, NotADirectoryError):
                 return
-        # A folder sorts as its keys do: "a.b" comes before "a/b".
+        # A folder sorts like its keys: "a.b" comes before "a/b".
         folders = {entry.name for entry in found if _is_folder(entry)}
         way = (*above, os.path.realpath(os.path.join(self._root, base))) if folders else ()
         for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
@@ -315,7 +323,7 @@ class DirectoryStore:
                 if real not in way:
                     yield from self._walk(key + "/", "", way)
             else:
-                with suppress(NotFound):  # a broken link, a pipe, or deleted meanwhile
+                with suppress(NotFound):  # a broken link, a pipe, or deleted in the meantime
                     yield self.head(key)
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
@@ -325,7 +333,7 @@ class DirectoryStore:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """The operating system's errors as ours."""
+        """Convert the operating system's errors into ESSP's."""
         where = os.path.join(self._root, name)
         try:
             yield
@@ -346,12 +354,12 @@ class DirectoryStore:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself, or through a folder that may not be read
+    except OSError:  # a link to itself, or through an unreadable folder
         return False
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or was when its writer was killed."""
+    """Whether a file with this name is being written, or was when its writer was killed."""
     return _A_TEMPORARY.fullmatch(name) is not None
 
 
@@ -360,7 +368,7 @@ def _publish(temporary: str, path: str, if_absent: bool) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError as error:
-            if not os.path.samefile(temporary, path):  # NFS sends a request again whose answer was lost
+            if not os.path.samefile(temporary, path):  # NFS repeats a request whose answer was lost
                 raise Conflict(f"{path} exists already") from error
         return
     try:
@@ -370,8 +378,8 @@ def _publish(temporary: str, path: str, if_absent: bool) -> None:
 
 
 def _make_durable_folder(folder: str, made: set[str]) -> None:
-    """Create a folder and those above it, so that each survives a crash; `made` has those that were not there, also
-    where a deeper one cannot be made."""
+    """Create a folder and its parents, so that each survives a crash. `made` receives those that did not exist, even if
+    a deeper one cannot be created."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
@@ -380,11 +388,11 @@ def _make_durable_folder(folder: str, made: set[str]) -> None:
         os.mkdir(folder)
         made.add(folder)
     try:
-        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)  # one look, as others may remove it and make it again
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)  # a single stat, since others may remove and recreate it
     except FileNotFoundError:
         if not os.path.islink(folder):
             raise
-        is_folder = False  # a link to nowhere
+        is_folder = False  # a broken link
     if not is_folder:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     _flush_folder(parent)
@@ -399,7 +407,7 @@ def _flush_folder(folder: str) -> None:
 
 
 def _device(folder: str) -> int | None:
-    """The file system that a folder is of; None for one that is not there. Asking for rights tells nothing to root."""
+    """Return the device of a folder; None if it does not exist. Checking permissions would tell root nothing."""
     try:
         return os.stat(folder).st_dev
     except OSError:

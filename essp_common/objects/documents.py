@@ -1,8 +1,8 @@
-"""Files that other programs wrote: what Python's own readers pass over in silence is refused.
+"""Reads files that other programs wrote, and refuses damage that Python's own readers silently ignore.
 
-CSV    a quote that nothing closes, which swallows the lines behind it; a column that is there twice
-JSON   a name that is there twice in an object, of which the first value is lost; nesting without end
-tar    a damaged header or a missing end, behind which all members are lost; sizes that lead in circles
+CSV    an unclosed quote, which swallows the lines after it; a duplicate column
+JSON   a duplicate name in an object, whose first value would be lost; unlimited nesting
+tar    a damaged header or a missing end, after which all members are lost; circular sizes
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from essp_common.errors import ConfigError
 
 
 def text_of(data: bytes, errors: str = "strict") -> str:
-    """A text in UTF-8, or in UTF-16 if it begins with the mark that Windows writes. Raises `UnicodeDecodeError`."""
+    """Decode UTF-8, or UTF-16 with the byte order mark that Windows writes. Raises `UnicodeDecodeError`."""
     return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", errors)
 
 
@@ -27,19 +27,19 @@ class CsvRow(NamedTuple):
     """One row of a CSV file."""
 
     line: int
-    """Of the file, where the row ends."""
+    """The line in the file at which the row ends."""
     values: dict[str, str]
-    """By column in small letters, without blanks around them; what a short row lacks is empty."""
+    """By column in lower case, with blanks stripped; the missing values of a short row are empty."""
     problem: str
-    """What is wrong with the row as a row; empty: nothing."""
+    """What is wrong with the row as such; empty if nothing is."""
 
 
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
-"""Excel writes semicolons where numbers have a comma before their decimals."""
+"""Excel writes semicolons in locales with decimal commas."""
 
 
 def delimiter_of(uri: str, head: str) -> str:
-    """What separates the fields of a CSV file, by the line of its columns: that which makes most of them."""
+    """Return the delimiter of a CSV file: the one that splits its header into the most columns."""
     usual = "\t" if uri.lower().endswith(".tsv") else ","
 
     def fields(delimiter: str) -> int:
@@ -49,10 +49,10 @@ def delimiter_of(uri: str, head: str) -> str:
 
 
 class CsvFile:
-    """A CSV file whose first line that is not empty names its columns. Iterating gives the rows that are not empty."""
+    """A CSV file whose first non-empty line names its columns. Iterating yields the non-empty rows."""
 
     def __init__(self, uri: str, text: str) -> None:
-        """Raises `ConfigError`, as iterating does, for what is none."""
+        """Raises `ConfigError` for an invalid file, as iterating does."""
         self._uri = uri
         head = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
         self._delimiter = delimiter_of(uri, head)
@@ -61,7 +61,7 @@ class CsvFile:
         )
         named = (names for fields in self._lines() if any(names := [field.strip() for field in fields]))
         self.columns = next(named, [])
-        """As they are written."""
+        """As written in the file."""
         self._names = [name.lower() for name in self.columns]
         twice = next((name for place, name in enumerate(self._names) if name and name in self._names[:place]), None)
         if twice is not None:
@@ -94,7 +94,7 @@ class CsvFile:
 
 
 def read_json(text: str | bytes, made: Callable[[dict[str, Any]], Any] = lambda found: found) -> Any:
-    """What a JSON text holds. `made`: what becomes of each object. Raises `ValueError` for what is none."""
+    """Parse JSON. `made`: converts each object. Raises `ValueError` for invalid text."""
 
     def whole(pairs: list[tuple[str, Any]]) -> Any:
         found = dict(pairs)
@@ -110,9 +110,9 @@ def read_json(text: str | bytes, made: Callable[[dict[str, Any]], Any] = lambda 
 
 
 def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of an archive that is open to be read, in their order.
+    """Yield the members of an archive that is open for reading, in order.
 
-    Raises `tarfile.ReadError` for damage, wherever it is, and where another archive follows the end.
+    Raises `tarfile.ReadError` for damage anywhere, and if another archive follows the end.
     """
     behind = -1
     try:
@@ -125,7 +125,7 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         file.seek(archive.offset)
         end = file.read(tarfile.BLOCKSIZE)
         behind_end = file.read(tarfile.RECORDSIZE)
-    except (ValueError, OverflowError) as error:  # a size that no file has
+    except (ValueError, OverflowError) as error:  # an impossible size
         raise tarfile.ReadError(str(error)) from error
     if end != tarfile.NUL * tarfile.BLOCKSIZE:
         what = "it is damaged there" if end else "it has no mark of its end, so it was cut, or is not finished"

@@ -1,14 +1,13 @@
 """Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`.
 
-    fsspec+NAME://...     any other file system of fsspec, by the name that it has there, such as fsspec+sftp://host/dir
+    fsspec+NAME://...     any other file system of fsspec, by its fsspec name, such as fsspec+sftp://host/dir
     ?key=value            options of that file system, such as gs://bucket/dir?token=anon
 
-Read only: videos, lists and catalogs are read from here; what ESSP writes goes to `file://` or `s3://`. Credentials
-come from where the file system's own client takes them. A web server cannot be listed, so its videos need a list (CSV)
-with their addresses.
+Read only: videos, lists and catalogs are read from here; ESSP writes to `file://` or `s3://`. The file system's own
+client finds its credentials. A web server cannot be listed, so its videos need a list (CSV) of addresses.
 
-    NotFound     no such object                 Unavailable  no answer, 5xx, and what its client calls an error
-    ConfigError  credentials or rights, a client that is not installed, and whatever would write
+    NotFound     no such object                 Unavailable  no answer, 5xx, and other errors of its client
+    ConfigError  credentials or permissions, a client that is not installed, and any write
 """
 
 from __future__ import annotations
@@ -35,19 +34,21 @@ PREFIX = "fsspec+"
 _WEB = ("http", "https")
 _CONNECT_S = 5
 _READ_S = 20
-"""A server that does not answer is told before a decoder's child is held to hang."""
+"""A silent server is reported before a decoder's child counts as hanging."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
 _DATES = ("LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 _IN_ADDRESSES = "/%?=&+,;:@!$'()*~"
-"""What stays as it is in the address of a video: people copy addresses that are encoded already, and signed ones."""
+"""Characters that are not escaped in the address of a video: users copy addresses that are already
+encoded or signed."""
 _BOOLEANS = {"true": True, "false": False}
 
 
 class FilesystemStore:
-    """An `ObjectStore` in a file system of fsspec, below a folder; nothing can be written."""
+    """An `ObjectStore` in a file system of fsspec, below a folder; read only."""
 
     def __init__(self, files: Any, scheme: str, place: str, root: str) -> None:
-        """`files`: fsspec's; `place`: of the URI, behind the scheme; `root`: what the file system calls it."""
+        """`files`: the fsspec file system; `place`: the part of the URI after the scheme; `root`: the file system's
+        name for it."""
         self._files = files
         self._scheme = scheme
         self._place = place.strip("/")
@@ -71,7 +72,7 @@ class FilesystemStore:
         except ImportError as error:
             raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
         except (ValueError, TypeError, OSError) as error:
-            # Not the library's words: they may quote an option.
+            # Not the library's message, which may quote an option.
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
             raise ConfigError(f"store URL {shown_address(url)!r}: {refused}", code="refused") from None
         authority, slash, folder = place.partition("/")
@@ -80,12 +81,12 @@ class FilesystemStore:
         )
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """One range read, of an object that is there."""
+        """Read a range of an existing object."""
         left = max(0, self.head(key).size_bytes - start)
         return self._read(key, start, left if length is None else min(left, length))
 
     def head(self, key: str) -> ObjectInfo:
-        """Size, and what the file system says of the version."""
+        """Return size, and the file system's version of the object."""
         path = self._path(key)
         with self._errors(key):
             found = self._files.info(path)
@@ -94,7 +95,7 @@ class FilesystemStore:
             return self._info(key, found)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files below the folder that the prefix names, by key."""
+        """Yield all files below the folder that the prefix names, by key."""
         if self._web:
             raise ConfigError(
                 f"{self.uri('-').removesuffix('-')}: a web server cannot be listed; give a CSV file with a column "
@@ -116,41 +117,41 @@ class FilesystemStore:
         yield from infos
 
     def open(self, key: str) -> BinaryIO:
-        """A file read in ranges."""
+        """Return a file that is read in ranges."""
         info = self.head(key)
         return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self._read(key, at, size)))
 
     def local_path(self, key: str) -> str | None:
-        """Never there."""
+        """Return None."""
         checked(key)
         return None
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def put_file(self, key: str, path: str) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def delete(self, key: str) -> NoReturn:
-        """Refused."""
+        """Refuse."""
         raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def unwritable(self) -> str:
-        """Always."""
+        """Return the reason: the store is read-only."""
         return f"{self._scheme}:// is only read; have ESSP write to file:// or s3://"
 
     def troubles(self) -> Troubles:
-        """None that a write could meet."""
+        """Return no troubles: nothing is written."""
         return {}
 
     def uri(self, key: str) -> str:
-        """`scheme://place/key`."""
+        """Return `scheme://place/key`."""
         return f"{self._scheme}://{'/'.join(part for part in (self._place, checked(key)) if part)}"
 
     def below(self, folder: str) -> FilesystemStore:
-        """A folder in this one, over the same connection."""
+        """Return the store for a folder in this one, over the same connection."""
         place = "/".join(part for part in (self._place, checked(folder)) if part)
         return FilesystemStore(self._files, self._scheme, place, self._path(folder))
 
@@ -170,7 +171,7 @@ class FilesystemStore:
             data: bytes = self._files.cat_file(path, start=start, end=start + length)
         if not isinstance(data, bytes):
             raise Unavailable(f"{self._shown(key)}: the file system gives a {type(data).__name__}, and not bytes")
-        if len(data) > length:  # a server that knows no ranges sends everything
+        if len(data) > length:  # a server without range support sends everything
             data = data[start : start + length]
         if len(data) != length:
             raise Unavailable(f"{self._shown(key)}: received {len(data)} bytes of the {length} requested")
@@ -188,7 +189,7 @@ class FilesystemStore:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """What the clients of file systems raise, as ours."""
+        """Convert the errors of file system clients into ESSP's."""
         where = shown_uri(f"{self._scheme}://{self._place}/{key}")
         try:
             yield
@@ -197,14 +198,14 @@ class FilesystemStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             cause = error.__cause__
             if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError):
-                raise _mapped(cause, where) from error  # that of the web says so whatever went wrong
+                raise _mapped(cause, where) from error  # fsspec's web client raises FileNotFoundError for any error
             raise NotFound(f"there is no object {where}") from error
-        except Exception as error:  # each client has errors of its own, none of which this module can name
+        except Exception as error:  # each client has its own errors, which this module cannot know
             raise _mapped(error, where) from error
 
 
 def _written(version: object) -> str:
-    """A version or a date, in one form: a listing may say in seconds what the object itself says as a date."""
+    """Return a version or a date in a common form: a listing may give seconds where the object itself gives a date."""
     if isinstance(version, datetime):
         version = version.timestamp()
     return f"{version:.6f}" if isinstance(version, float) else str(version).strip('"')
@@ -224,6 +225,6 @@ def _mapped(error: Exception, where: str) -> EsspError:
 
 
 def _timeout() -> Any:
-    import aiohttp  # of the web alone
+    import aiohttp  # needed only for the web
 
     return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)

@@ -5,17 +5,16 @@ some hundred kilobytes each, whose byte offsets are in the catalog. The file the
 least recently used one first.
 
 Ranges announced with `expect` are fetched in the background, in a few large requests: the next group of pictures
-arrives while the present one is decoded.
-
-Other blocks are fetched when they are read. A read that continues where the last request ended doubles the size of the
-next request. A small file therefore takes one request, a large one a few, and seeking back takes none.
+arrives while the present one is decoded. Other blocks are fetched when they are read. A read that continues where the
+last request ended doubles the size of the next request. So a small file takes one request, a large one a few, and
+seeking back takes none.
 
 Blocks may also come from a cache that several files and processes share, and that outlives them (`share`). A block
 belongs to one version of an object, which the store names.
 
-Where checksums are known (`verify`), bytes are compared with them before anybody gets or keeps them. They are read in
-whole checked blocks then. What does not match is fetched again: a wire, a proxy or a cache may have damaged it. Bytes
-that come twice are what the object has become.
+If checksums are known (`verify`), bytes are compared with them before they are returned or cached. They are then read
+in whole checked blocks. A block that does not match is fetched again: a wire, a proxy or a cache may have damaged it.
+If the same bytes come twice, the object itself has changed.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ LARGEST_REQUEST_BLOCKS = 64
 _READERS = 2
 """Concurrent requests in the background."""
 _FETCHES_AGAIN = 4
-"""Of bytes that do not match their checksum."""
+"""How often to fetch bytes again that do not match their checksum."""
 
 Range = tuple[int, int]
 """Bytes [start, end)."""
 
 
 class SharedBlocks(Protocol):
-    """A cache of blocks that several files, and perhaps several processes, share. Thread-safe."""
+    """A cache of blocks that several files, and possibly several processes, share. Thread-safe."""
 
     def get(self, version: str, first: int, count: int) -> Sequence[bytes | None]:
-        """`count` blocks of a version of an object, from number `first` on; None for those that are not held."""
+        """Return `count` blocks of a version of an object, starting with number `first`; None for missing ones."""
 
     def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
-        """Keep adjacent blocks that were read from the store; `first` is the number of the first."""
+        """Cache adjacent blocks that were read from the store; `first` is the number of the first."""
 
     def drop(self, version: str) -> None:
-        """Forget all blocks of a version of an object: some may be damaged."""
+        """Drop all blocks of a version of an object: some may be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +75,18 @@ class RangedFile(io.RawIOBase):
     def __init__(
         self, size_bytes: int, fetch: Callable[[int, int], bytes], block_bytes: int = BLOCK_BYTES, version: str = ""
     ) -> None:
-        """`fetch(start, length)` returns exactly that range or raises. The range never exceeds `size_bytes`.
-
-        `version`: a name that no other object has, nor this one with other content, and `fetch` raises when it has
-        other content; empty: there is none, so that blocks are kept nowhere else.
+        """`fetch(start, length)` returns exactly that range or raises. The range never exceeds `size_bytes`. `version`:
+        unique to this object and its content; `fetch` raises if the content has changed. Empty: unknown, so that blocks
+        are not shared.
         """
         self.shared: SharedBlocks | None = None
-        """Where blocks are looked up before they are fetched, and kept after that."""
+        """The shared cache, which is searched before blocks are fetched, and filled afterwards."""
         self._sums: BlockSums | None = None
-        """What the bytes are compared with."""
+        """The checksums that bytes are compared with."""
         self._noted: dict[int, int] | None = None
-        """Checksums of the checked blocks that were fetched, if they are wanted."""
+        """Checksums of the fetched blocks, if they are wanted."""
         self._together = 1
-        """Blocks that are fetched together, since they have one checksum."""
+        """Number of blocks that are fetched together because they have one checksum."""
         self._name = version.rpartition(" ")[0]
         self._version = f"{version} {size_bytes} {block_bytes}" if version else ""
         self._size_bytes = size_bytes
@@ -96,22 +94,22 @@ class RangedFile(io.RawIOBase):
         self._block_bytes = block_bytes
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._coming: dict[int, _Piece] = {}
-        """Blocks that are announced and not yet read."""
+        """Announced blocks that were not read yet."""
         self._background: ThreadPoolExecutor | None = None
         self._position = 0
         self._next_block = 0
         self._request_blocks = 1
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """Return the position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -134,7 +132,7 @@ class RangedFile(io.RawIOBase):
         return len(found)
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """Announce the ranges to be read next, in this order. Cancels earlier requests that have not begun."""
+        """Announce the ranges to be read next, in order. Cancels earlier requests that have not begun."""
         for piece in self._coming.values():
             piece.data.cancel()
         self._coming.clear()
@@ -145,19 +143,19 @@ class RangedFile(io.RawIOBase):
             self._coming.update(dict.fromkeys(range(first, end), piece))
 
     def verify(self, sums: BlockSums) -> None:
-        """Compare what is read with these checksums from now on: before the first read."""
+        """Compare everything read from now on with these checksums. Call it before the first read."""
         self._sums = sums
         self._together = max(1, sums.block_bytes // self._block_bytes)
 
     def note(self) -> None:
-        """Make checksums of what is read from now on: before the first read."""
+        """Compute checksums of everything read from now on. Call it before the first read."""
         self._noted = {}
         self._together = block_bytes_of(self._size_bytes) // self._block_bytes
 
     def noted(self) -> BlockSums:
-        """The checksums of the whole file. Fetches what nobody has read yet.
+        """Return the checksums of the whole file. Fetches what was not read yet.
 
-        Raises `Unavailable` where the store has given different bytes at different times.
+        Raises `Unavailable` if the store has returned different bytes at different times.
         """
         if self._noted is None:
             raise ValueError("nothing was noted")
@@ -168,18 +166,18 @@ class RangedFile(io.RawIOBase):
         return BlockSums.of(block_bytes, [self._noted[number] for number in sorted(self._noted)])
 
     def forget(self) -> None:
-        """Drop what the shared cache has of this object."""
+        """Drop this object's blocks from the shared cache."""
         if self.shared is not None and self._version:
             self.shared.drop(self._version)
 
     def close(self) -> None:
-        """Close the file and abandon requests in the background. Idempotent."""
+        """Close the file and abandon background requests. Idempotent."""
         if self._background is not None:
             self._background.shutdown(wait=False, cancel_futures=True)
         super().close()
 
     def _missing(self, ranges: Iterable[Range]) -> Iterator[Range]:
-        """Missing blocks as ranges of one request each. Together they fill at most half of the cache."""
+        """Yield missing blocks as ranges of one request each. Together they fill at most half of the cache."""
         left = CACHED_BLOCKS // 2
         last = -(-self._size_bytes // self._block_bytes)
         for start, end in ranges:
@@ -196,11 +194,11 @@ class RangedFile(io.RawIOBase):
                 first = to
 
     def _whole(self, first: int, end: int) -> tuple[int, int]:
-        """These blocks, and those that are fetched together with them."""
+        """Extend a range to blocks that are fetched together."""
         return first // self._together * self._together, -(-end // self._together) * self._together
 
     def _is_there(self, first: int, coming: bool = False) -> bool:
-        """Whether the blocks that are fetched together from `first` on are all held, or, if that counts, announced."""
+        """Whether the blocks that are fetched together from `first` are all cached or, with `coming`, announced."""
         last = -(-self._size_bytes // self._block_bytes)
         return all(
             block in self._blocks or (coming and block in self._coming)
@@ -223,7 +221,7 @@ class RangedFile(io.RawIOBase):
         self._keep(piece.first, piece.data.result())
 
     def _read_on(self, index: int) -> None:
-        """Request block `index` and, in sequential reading, the blocks after it, up to the next cached one."""
+        """Request block `index` and, for sequential reading, the blocks after it, up to the next cached one."""
         on = index == self._next_block and index > 0
         self._request_blocks = min(2 * self._request_blocks, LARGEST_REQUEST_BLOCKS) if on else 1
         first, end = self._whole(index, index + 1)
@@ -232,7 +230,7 @@ class RangedFile(io.RawIOBase):
         self._keep(first, self._fetched(first, end))
 
     def _fetched(self, first: int, end: int) -> memoryview:
-        """Blocks from the shared cache, and those that it lacks from the store, in one request."""
+        """Return blocks from the shared cache, and the missing ones from the store, in one request."""
         if self.shared is None or not self._version:
             return self._checked(first, self._requested(first, end))
         end = min(end, -(-self._size_bytes // self._block_bytes))
@@ -250,7 +248,7 @@ class RangedFile(io.RawIOBase):
         return self._checked(first, memoryview(b"".join(block for block in found if block)))
 
     def _checked(self, first: int, data: memoryview) -> memoryview:
-        """The blocks from `first` on, once they match their checksums. Raises `BadVideo`."""
+        """Return the blocks from `first` after checking their checksums. Raises `BadVideo`."""
         if self._noted is not None:
             self._note(first, data, self._noted)
         if (sums := self._sums) is None:
@@ -267,7 +265,7 @@ class RangedFile(io.RawIOBase):
         return memoryview(b"".join(pieces))
 
     def _fetched_again(self, sums: BlockSums, number: int, wrong: memoryview) -> memoryview:
-        """A checked block of which something else has come."""
+        """Fetch a block again that did not match its checksum."""
         first, begin = number * self._together, number * sums.block_bytes
         where = f"{self._name or 'a video'}: bytes {begin} to {begin + len(wrong) - 1}"
         for _ in range(_FETCHES_AGAIN):
@@ -312,21 +310,21 @@ class RangedFile(io.RawIOBase):
 
 
 def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
-    """Announce ranges to be read of `file`, if it is a `RangedFile` behind a buffer."""
+    """Announce ranges to be read from `file`, if it is a `RangedFile` behind a buffer."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.expect(ranges)
 
 
 def verify(file: BinaryIO, sums: BlockSums) -> None:
-    """Have what is read of `file`, if it is a `RangedFile` behind a buffer, compared with checksums."""
+    """Verify everything read from `file` with checksums, if it is a `RangedFile` behind a buffer."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.verify(sums)
 
 
 def noting(file: BinaryIO) -> RangedFile | None:
-    """Have checksums made of what is read of `file`, if it is a `RangedFile` behind a buffer, which is returned."""
+    """Compute checksums of everything read from `file`, if it is a `RangedFile` behind a buffer. Returns that file."""
     raw = getattr(file, "raw", None)
     if not isinstance(raw, RangedFile):
         return None
@@ -335,18 +333,18 @@ def noting(file: BinaryIO) -> RangedFile | None:
 
 
 def forget(file: BinaryIO) -> None:
-    """Drop what the shared cache has of `file`, if it is a `RangedFile` behind a buffer: it may be damaged."""
+    """Drop the blocks of `file` from the shared cache, if it is a `RangedFile` behind a buffer: they may be damaged."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.forget()
-    elif (whole := getattr(raw, "whole", None)) is not None:  # of which this file is a part
+    elif (whole := getattr(raw, "whole", None)) is not None:  # the file that this one is a part of
         forget(whole)
 
 
 def share(file: BinaryIO, shared: SharedBlocks) -> None:
-    """Have `file`, if it is a `RangedFile` behind a buffer, take blocks from `shared`, and put there what it reads."""
+    """Let `file`, if it is a `RangedFile` behind a buffer, use blocks of `shared`, and add what it reads."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.shared = shared
-    elif (whole := getattr(raw, "whole", None)) is not None:  # of which this file is a part
+    elif (whole := getattr(raw, "whole", None)) is not None:  # the file that this one is a part of
         share(whole, shared)

@@ -1,23 +1,23 @@
-"""Objects in S3 or anything that speaks its protocol: `s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1`.
+"""Objects in S3 or any compatible server: `s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1`.
 
-Credentials come from where every AWS client takes them: environment, profile, or the role of the machine. With an
-`endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older servers do not
-know; those that a server sends with whole objects are compared. Large objects are written in parts, and appear only
-when the last one is there.
+Credentials come from the usual AWS sources: environment, profile, or the role of the machine. With an `endpoint`, the
+bucket is part of the path, and newer checksums are not sent, since older servers do not know them; those that a server
+sends with whole objects are verified. Large objects are written in parts, and appear only with the last part.
 
-Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
-answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
-such write leaves in the object's metadata. If a gateway keeps no metadata, nobody knows: `Unavailable`.
+Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the answer to
+a writer is lost, its second request finds an object; the writer recognises its own object by a unique id that each such
+write stores in the object's metadata. If a gateway drops metadata, the result is unknown: `Unavailable`.
 
     NotFound     no such object                 Unavailable   no answer, 5xx, throttling, expired credentials
-    Conflict     there is one, or it changed    StoreRefuses  bucket, region or credentials: says what to do
-    ConfigError  a right is missing
+    Conflict     it exists, or it changed       StoreRefuses  bucket, region or credentials, with a remedy
+    ConfigError  a permission is missing
 
-Not everything that arrives is an answer of S3: a proxy may send a page with status 200, a connection that has lost step
-the answer to another request. What does not fit the request is no answer: it is asked again, and then `Unavailable`.
+Not every response comes from S3: a proxy may send a page with status 200, and a connection that is out of step delivers
+the answer to another request. A response that does not fit the request is not an answer: the request is repeated, and
+then `Unavailable`.
 
-A bucket that is gone, or credentials that are refused, after the store has worked are `Unavailable`: somebody took them
-away, perhaps by mistake. Refused credentials are read anew: a shared credentials file may have others by now.
+If a bucket disappears, or credentials are refused, after the store has worked, that is `Unavailable`: they were removed
+or revoked, perhaps by mistake. Refused credentials are read again: a shared credentials file may have been updated.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ from essp_common.runtime.troubles import Troubles
 _PART_BYTES = 16 * 2**20
 _TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
 _SMALL_BYTES = 2**20
-"""What is no larger is written within a moment."""
+"""Objects up to this size are written within a moment."""
 _PAGE_KEYS = 1000
 _CONNECT_S = 5
 _READ_S = 20
 _ATTEMPTS = 4
-"""A server that does not answer is `Unavailable` after `_ATTEMPTS * _READ_S` at most: before a decoder's child, which
-reads from it, is held to hang (`decoder_timeout_s`) and its video to be the reason."""
+"""A silent server is `Unavailable` after at most `_ATTEMPTS * _READ_S`: before a decoder's child that reads from it
+counts as hanging (`decoder_timeout_s`), with its video as the suspected cause."""
 _ODD_ANSWERS = 3
-"""So many answers that are none, and the server counts as not there."""
+"""After this many invalid answers, the server counts as unavailable."""
 _HTML = "text/html"
 _OPTIONS = frozenset({"endpoint", "region"})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _MARK = "essp-write"
-"""User metadata of what was written with `if_absent`: which write it was."""
+"""User metadata of objects written with `if_absent`: a unique id of the write."""
 
 _GONE = frozenset({"NoSuchKey", "NotFound", "404"})
 _TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
@@ -88,19 +88,19 @@ _ELSEWHERE = frozenset(
 )
 _DENIED = frozenset({"AccessDenied", "Forbidden", "403"})
 _UNKNOWN = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
-"""Nobody has these credentials."""
+"""These credentials do not exist."""
 _FULL = frozenset({"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "507"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
 _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
-"""Errors that end when the credentials are renewed or the clock is set."""
+"""Errors that end when the credentials are renewed or the clock is corrected."""
 _UNSAID = frozenset({"400", "403", "404"})
-"""A HEAD has no body that says why; a read does."""
+"""The answer to a HEAD has no body with the reason; a read's has."""
 _RENEWED_RETRY_S = 5.0
 T = TypeVar("T")
 
 
 class _NoAnswer(Exception):
-    """What came cannot be the answer to what was asked; the words say why."""
+    """The response cannot be an answer to the request; the message says why."""
 
 
 class S3Store:
@@ -114,12 +114,12 @@ class S3Store:
         writes: Writes | None = None,
         worked: threading.Event | None = None,
     ) -> None:
-        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`. `writes`,
-        `worked`: of a store that this is a folder of."""
+        """`client`: boto3's S3 client, whose class exists only at run time; `prefix`: empty, or ends with `/`.
+        `writes`, `worked`: shared with the store that this is a folder of."""
         self._client = client
         self._writes = writes or Writes()
         self._worked = worked or threading.Event()
-        """The server has done something with these credentials, in this bucket."""
+        """Set once a request with these credentials to this bucket has succeeded."""
         self._bucket = bucket
         self._prefix = prefix
 
@@ -137,20 +137,20 @@ class S3Store:
         try:
             client = Remade(partial(_client, options.get("endpoint"), options.get("region")))
         except (BotoCoreError, ValueError) as error:
-            # Not the library's words: they quote the endpoint.
+            # Not the library's message, which quotes the endpoint.
             said = str(error) if "endpoint" not in options else "its endpoint or region is not valid"
             raise ConfigError(f"store URL {shown_address(url)!r}: {said}") from None
         return cls(client, bucket, prefix.strip("/") + "/" if prefix.strip("/") else "")
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """One range read."""
+        """Read one range."""
         if length == 0:
             self.head(key)
             return b""
         return self._read(key, start, length)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        """One request, or parts where large; a conditional write is always one request (at most 5 GiB)."""
+        """Send one request, or several parts if large; a conditional write is always one request (at most 5 GiB)."""
         target = self._target(key)
         with self._writes.one(small=len(data) < _SMALL_BYTES), self._errors(key):
             if if_absent:
@@ -164,7 +164,7 @@ class S3Store:
         return ObjectInfo(key, len(data), etag)
 
     def _written(self, key: str, size_bytes: int) -> ObjectInfo:
-        """What there is of an object that was written in parts."""
+        """Return the info of an object that was written in parts."""
         info = self.head(key)
         if info.size_bytes != size_bytes:
             raise Unavailable(
@@ -174,7 +174,7 @@ class S3Store:
         return info
 
     def _put_if_absent(self, target: Any, data: bytes) -> str:
-        """The ETag, also where the write had been done and its answer was lost on the way."""
+        """Return the ETag, even if the write had succeeded and its answer was lost."""
         mark = uuid.uuid4().hex
         try:
             answer = _genuine(self._client.put_object(**target, Body=data, IfNoneMatch="*", Metadata={_MARK: mark}))
@@ -196,7 +196,7 @@ class S3Store:
         return _etag(answer)
 
     def _present(self, target: Any) -> Any:
-        """What the server says of an object; None where there is none."""
+        """Return the server's info about an object; None if it does not exist."""
         try:
             return self._client.head_object(**target)
         except ClientError as error:
@@ -205,12 +205,12 @@ class S3Store:
             raise
 
     def keeps_marks(self, key: str) -> bool:
-        """Whether an object that was written with `if_absent` says which write it was."""
+        """Whether an object written with `if_absent` carries the unique id of its write."""
         with self._errors(key):
             return _MARK in self._client.head_object(**self._target(key)).get("Metadata", {})
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
-        """Upload a file, in parts where large."""
+        """Upload a file, in parts if large."""
         with self._writes.one(small=False), self._errors(key):
             try:
                 self._client.upload_file(path, **self._target(key), Config=_TRANSFER)
@@ -220,7 +220,7 @@ class S3Store:
         return self._written(key, size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and ETag."""
+        """Return size and ETag."""
         with self._errors(key):
             return self._asked(lambda: self._head(key))
 
@@ -237,7 +237,7 @@ class S3Store:
         return ObjectInfo(key, size_bytes, _etag(answer))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Page by page. Markers of empty folders, as consoles make them, are left out."""
+        """List page by page. Markers of empty folders, which consoles create, are left out."""
         begin, after = self._prefix + prefix, ""
         where: dict[str, str] = {}
         while True:
@@ -252,9 +252,9 @@ class S3Store:
             where = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _page(self, begin: str, after: str, where: dict[str, str]) -> tuple[Any, Sequence[tuple[str, ObjectInfo]]]:
-        """A page of the keys that begin like this, all behind those of the page before, and the objects in it."""
+        """Return a page of keys with this prefix, all after those of the previous page, and its objects."""
         page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=begin, MaxKeys=_PAGE_KEYS, **where)
-        # A web page that happens to be XML is parsed as a list of nothing, which would be taken for an empty folder.
+        # A web page that happens to be XML parses as an empty list, which would be mistaken for an empty folder.
         if not isinstance(page.get("IsTruncated"), bool) or (
             page["IsTruncated"] and "NextContinuationToken" not in page
         ):
@@ -275,7 +275,8 @@ class S3Store:
             self._asked(lambda: _genuine(self._client.delete_object(**self._target(key))))
 
     def open(self, key: str) -> BinaryIO:
-        """A file read in ranges. Raises `Conflict` from a read when the object is replaced meanwhile."""
+        """Return a file that is read in ranges. Its reads raise `Conflict` if the object is replaced in the
+        meantime."""
         info = self.head(key)
         condition = {"IfMatch": f'"{info.etag}"'}
         version = f"{self.uri(key)} {info.etag}"
@@ -283,28 +284,29 @@ class S3Store:
         return io.BufferedReader(file)
 
     def local_path(self, key: str) -> str | None:
-        """Never there."""
+        """Return None."""
         checked(key)
         return None
 
     def unwritable(self) -> str:
-        """Only a write would tell."""
+        """Return "": only a write would tell."""
         return ""
 
     def troubles(self) -> Troubles:
-        """The bucket is full, or does not answer."""
+        """Report if the bucket is full, or does not answer."""
         return self._writes.troubles()
 
     def uri(self, key: str) -> str:
-        """`s3://bucket/prefix/key`."""
+        """Return `s3://bucket/prefix/key`."""
         return f"s3://{self._bucket}/{self._prefix}{checked(key)}"
 
     def below(self, folder: str) -> S3Store:
-        """The same client, with a longer prefix."""
+        """Return a store with the same client and a longer prefix."""
         return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/", self._writes, self._worked)
 
     def create_bucket(self) -> bool:
-        """Make the bucket of this store if there is none; whether it was made. Not part of the port: for setting up."""
+        """Create the bucket of this store if it does not exist. Returns whether it was created. Not part of the port:
+        for setup."""
         region = self._client.meta.region_name
         elsewhere: Any = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != "us-east-1" else {}
         with self._errors(""):
@@ -328,7 +330,7 @@ class S3Store:
     def _read(self, key: str, start: int, length: int | None, **condition: str) -> bytes:
         request = self._target(key) | condition
         if not start and length is None:
-            request["ChecksumMode"] = "ENABLED"  # of parts of videos, the catalog has checksums
+            request["ChecksumMode"] = "ENABLED"  # for parts of videos, the catalog has checksums
         if start or length is not None:
             request["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         with self._errors(key):
@@ -340,7 +342,7 @@ class S3Store:
                 raise
 
     def _received(self, key: str, request: dict[str, Any], start: int, length: int | None) -> bytes:
-        """The body of an answer that is one to this request."""
+        """Return the body of the answer, after checking that it belongs to this request."""
         answer = _of_object(self._client.get_object(**request), key)
         data: bytes = answer["Body"].read()
         if request.get("IfMatch", f'"{_etag(answer)}"').strip('"') != _etag(answer):
@@ -358,7 +360,7 @@ class S3Store:
         return data
 
     def _asked(self, request: Callable[[], T]) -> T:
-        """What the server answers; asked again where that cannot be the answer."""
+        """Send a request, and repeat it if the response cannot be an answer."""
         for _ in range(_ODD_ANSWERS - 1):
             with suppress(_NoAnswer, ResponseParserError):
                 return request()
@@ -366,7 +368,7 @@ class S3Store:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """botocore's errors as ours."""
+        """Convert botocore's errors into ESSP's."""
         where = f"s3://{self._bucket}/{self._prefix}{key}"
         try:
             yield
@@ -390,7 +392,7 @@ class S3Store:
             raise Unavailable(f"{where}: {advised(without_secrets(str(error)))}") from error
         except EsspError:
             raise
-        except Exception as error:  # the client makes all kinds of errors of what is no answer of S3
+        except Exception as error:  # the client raises all kinds of errors for responses that are not from S3
             what = str(error) if isinstance(error, _NoAnswer) else f"{type(error).__name__}: {error}"
             raise Unavailable(
                 f"{where}: what came is not an answer of S3 ({without_secrets(what):.200}); see what is at the "
@@ -436,7 +438,7 @@ class S3Store:
         return PermanentError(f"{where}: {without_secrets(str(error))}")
 
     def _refuses(self, words: str) -> EsspError:
-        """To whoever has set it up, or, if it has worked, to wait for."""
+        """Return the error for refused access: permanent, or one to wait for if the store has worked before."""
         return Unavailable(words, _RENEWED_RETRY_S) if self._worked.is_set() else StoreRefuses(words)
 
 
@@ -448,14 +450,14 @@ def _etag(answer: Any) -> str:
 
 
 def _genuine(answer: Any) -> Any:
-    """An answer without a body, and not the page of a proxy."""
+    """Return an answer without a body, after excluding a proxy's page."""
     if answer["ResponseMetadata"]["HTTPHeaders"].get("content-length", "0") != "0":
         raise _NoAnswer("it has a body like a web page")
     return answer
 
 
 def _of_object(answer: Any, key: str) -> Any:
-    """An answer about an object, and not the page of a proxy."""
+    """Return an answer about an object, after excluding a proxy's page."""
     if str(answer.get("ContentType", "")).startswith(_HTML) and not key.lower().endswith((".html", ".htm")):
         raise _NoAnswer("it is a web page")
     return answer
@@ -480,7 +482,7 @@ def _client(endpoint: str | None, region: str | None) -> Any:
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         **options,
     )
-    # A session of its own: sessions are not safe to share between threads. What it loads, they may share.
+    # A separate session, since sessions are not safe to share between threads. They may share the data that they load.
     session = botocore.session.get_session()
     session.register_component("data_loader", _descriptions())
     client = boto3.session.Session(botocore_session=session, region_name=region).client(
@@ -492,8 +494,7 @@ def _client(endpoint: str | None, region: str | None) -> Any:
 
 
 def _renew(credentials: Any, parsed: Any, **_: object) -> None:
-    """Where the server refuses credentials that are known once and for all, take those that are set now. Roles renew
-    their own."""
+    """If the server refuses static credentials, use those that are configured now. Roles renew their own."""
     refused = parsed.get("Error", {}).get("Code") in _UNKNOWN | _RENEWABLE
     if refused and type(credentials) is Credentials:
         now = botocore.session.get_session().get_credentials()
@@ -504,12 +505,12 @@ def _renew(credentials: Any, parsed: Any, **_: object) -> None:
 
 
 def _count(event_name: str, **_: object) -> None:
-    """One more request goes out; `before-send.s3.GetObject`."""
+    """Count a request: `before-send.s3.GetObject`."""
     STORE_REQUESTS.labels(event_name.rpartition(".")[2]).inc()
 
 
 @cache
 def _descriptions() -> Loader:
-    """Reads botocore's description of S3, from files, once in a process. It is most of the work of making a client."""
+    """Read botocore's description of S3 from files, once per process. That is most of the work of creating a client."""
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader

@@ -1,7 +1,7 @@
-"""Tables as Parquet in the object store, with a checksum for every page: damage is found, and never read as values.
+"""Tables as Parquet in the object store, with a checksum for every page: damage is detected, and never read as values.
 
-Without them a bit that flipped on a disk can become another class, score or frame number, since a decompressor has no
-way to tell.
+Without checksums, a flipped bit on a disk can turn into another class, score or frame number, since a decompressor
+cannot detect it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _WORDS_BYTES = 2**28
-"""Of the words of a column in a million rows; beyond, they lie row by row."""
+"""Limit for the dictionary of a column in a million rows; beyond it, values are stored row by row."""
 
 
 def packed(schema: pa.Schema, parts: Iterable[pa.Table], words: Collection[str] | None = None) -> bytes:
-    """One file of these parts, which come one after the other. Equal parts give equal bytes.
+    """Return one file with these parts, in order. Equal parts give equal bytes.
 
-    `words`: the columns in which values recur, so that the file holds each once, however many there are.
+    `words`: columns with recurring values, each of them stored only once in the file, however many there are.
     """
     coded = {} if words is None else {"use_dictionary": sorted(words), "dictionary_pagesize_limit": _WORDS_BYTES}
     sink = io.BytesIO()
@@ -32,35 +32,35 @@ def packed(schema: pa.Schema, parts: Iterable[pa.Table], words: Collection[str] 
 
 
 def opened(source: Any, words: Collection[str] = ()) -> pq.ParquetFile:
-    """A file to read from: a path, or what pyarrow reads as one. Raises as `unpacked` does before it maps errors.
+    """Open a file: a path, or what pyarrow reads as one. Raises pyarrow's own errors, like `unpacked` before mapping.
 
-    `words`: columns of strings that come as dictionaries, as they lie in the file.
+    `words`: columns of strings that are returned as dictionaries, as stored in the file.
     """
     return pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=sorted(words))
 
 
 def read(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """These columns, by default all, read by this thread alone. Raises one of `UNREADABLE`.
+    """Read these columns, by default all, in this thread only. Raises one of `UNREADABLE`.
 
-    pyarrow's own threads may be the last to hold what a file lies in, and give it back when Python is already leaving,
+    pyarrow's own threads may be the last to hold the underlying buffer, and release it while Python is shutting down,
     which aborts the process (apache/arrow#34314).
     """
     return file.read(columns=columns, use_threads=False)
 
 
 def batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same, so many rows at a time."""
+    """Yield the same in batches of this many rows."""
     yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
 
 
 UNREADABLE = (
     pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError
 )  # fmt: skip
-"""What pyarrow, and the handling of columns that are not as expected, raise for bytes that are no such table."""
+"""Raised by pyarrow, and by the handling of unexpected columns, for bytes that are not such a table."""
 
 
 def unpacked(data: bytes) -> pa.Table:
-    """The table in a file. Raises one of `UNREADABLE`."""
+    """Return the table in a file. Raises one of `UNREADABLE`."""
     with opened(pa.BufferReader(data)) as file:
         table = read(file)
     table.validate(full=True)
@@ -68,8 +68,8 @@ def unpacked(data: bytes) -> pa.Table:
 
 
 def filled(table: pa.Table, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
-    """The columns of a schema, in its types. Raises one of `UNREADABLE` for a column that is missing, or holds what has
-    no place in its type, or lacks a value in some row and is not `optional`."""
+    """Return the columns of a schema, in its types. Raises one of `UNREADABLE` for a column that is missing, does not
+    fit its type, or lacks a value in some row without being `optional`."""
     if missing := [name for name in schema.names if name not in table.column_names]:
         raise ValueError(f"column {missing[0]} is missing")
     columns = []
@@ -85,7 +85,7 @@ def filled(table: pa.Table, schema: pa.Schema, optional: Collection[str] = ()) -
 
 
 def _is_filled(column: pa.Array) -> bool:
-    """Whether it has neither nulls nor infinities nor NaN."""
+    """Whether a column has no nulls, infinities or NaN."""
     if column.null_count:
         return False
     if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
@@ -94,6 +94,6 @@ def _is_filled(column: pa.Array) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """What one of `UNREADABLE` says, in one line."""
+    """Return the message of one of `UNREADABLE`, in one line."""
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
     return " ".join(str(said).split())

@@ -1,18 +1,18 @@
 """A store that is as slow as another device: a disk, a network, a parallel file system.
 
-    133MB/s,8ms               so many bytes a second for all readers together, and so long for each request
+    133MB/s,8ms               this many bytes per second for all readers together, and this latency per request
     133MB/s,8ms,parallel=2    and no more than two requests served at a time
     hdd                       one of `PRESETS`
 
-A request waits for its turn, takes the latency, and then moves its bytes over a link that all requests share. It holds
-its turn for as long as it would take alone. Large requests move in pieces, so that small ones pass between them, and no
-thread waits for more than one piece of each other. The time that the store beneath takes counts.
+A request waits for its turn, takes the latency, and then moves its bytes over a link that all requests share. It keeps
+its turn for as long as it would take alone. Large requests move in pieces, so that small ones pass between them, and a
+thread waits for at most one piece of each other request. The time of the underlying store counts.
 
-`Device` is the account of turns and of the link, in times that are passed in; `ThrottledStore` sleeps until then.
-Nothing is computed while a thread sleeps: a simulated device takes no core away. Sleeps end late by some 0.1 ms, which
-delays a request and not those behind it.
+`Device` schedules turns and the link, with times passed in; `ThrottledStore` sleeps until then. A sleeping thread
+computes nothing, so a simulated device takes no CPU. Sleeps end about 0.1 ms late, which delays a request but not those
+behind it.
 
-Writes are slowed down as reads are. Bytes that lie in a local path would be read past the throttle, so there is none.
+Writes are slowed down like reads. There are no local paths, since they would bypass the throttle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from essp_common.runtime.forks import Mutex
 from essp_common.runtime.troubles import Troubles
 
 PIECE_BYTES = 2**18
-"""What a request moves before others have their turn on the link."""
+"""Bytes that a request moves before others have their turn on the link."""
 _LONGEST_S = 60.0
 _MOST_PARALLEL = 4096
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
@@ -42,13 +42,13 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How slow."""
+    """Bandwidth, latency and parallelism of a device."""
 
     bytes_per_s: float
     latency_s: float = 0.0
-    """Of each request."""
+    """Per request."""
     parallel: int = _MOST_PARALLEL
-    """Requests that are served at a time."""
+    """Number of requests served at the same time."""
 
     def __str__(self) -> str:
         parts = [f"{_plain(self.bytes_per_s / 1e6)}MB/s", f"{_plain(self.latency_s * 1e3)}ms"]
@@ -62,13 +62,13 @@ PRESETS = {
     "lustre": Throttle(1968e6, 4e-3),
     "network": Throttle(125e6, 30e-3),
 }
-"""Bandwidths of the first four as Chien and others (2018), Table I, have measured them by IOR. Latencies, and how many
-requests are served at a time, are those usual for such devices: a disk of 7,200 turns a minute that orders its queue, a
-SATA drive, an Optane card, a parallel file system, and an object store at the other end of 1 Gbit/s."""
+"""Bandwidths of the first four as measured with IOR by Chien and others (2018), Table I. Latency and parallelism are
+typical for such devices: a 7,200 rpm disk that orders its queue, a SATA drive, an Optane card, a parallel file system,
+and an object store at the other end of 1 Gbit/s."""
 
 
 def parse_throttle(text: str) -> Throttle:
-    """What `text` says. Raises `ConfigError`."""
+    """Parse a throttle. Raises `ConfigError`."""
     if text.strip().lower() in PRESETS:
         return PRESETS[text.strip().lower()]
     bandwidth, *rest = (part.strip() for part in text.split(","))
@@ -110,17 +110,17 @@ def _refused(text: str, why: str) -> ConfigError:
 
 
 class Device:
-    """Whose turn it is, and when the link is free. Times are seconds of one clock. Thread-safe."""
+    """Schedules turns and the link. Times are seconds of one clock. Thread-safe."""
 
     def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
         self._lock = Mutex()
         self._turns: list[float] = []
-        """When each of the requests that were begun last gives its turn to the next one; a heap."""
+        """When each of the most recent requests passes its turn on; a heap."""
         self._link_free_s = 0.0
 
     def begin(self, now_s: float, count: int) -> float:
-        """When the first of `count` bytes of a request that comes now can move."""
+        """Return when the first of `count` bytes of a request that arrives now can move."""
         throttle = self.throttle
         with self._lock.held:
             turn_s = now_s
@@ -131,14 +131,15 @@ class Device:
             return ready_s
 
     def move(self, ready_s: float, count: int) -> float:
-        """When `count` bytes that can move from `ready_s` on have moved; they come after those of earlier calls."""
+        """Return when `count` bytes that can move from `ready_s` have moved; they come after the bytes of earlier
+        calls."""
         with self._lock.held:
             self._link_free_s = max(self._link_free_s, ready_s) + count / self.throttle.bytes_per_s
             return self._link_free_s
 
 
 class ThrottledStore:
-    """An `ObjectStore` that passes everything on to another one, and takes its time."""
+    """An `ObjectStore` that delegates to another one, with a delay."""
 
     def __init__(
         self,
@@ -147,79 +148,79 @@ class ThrottledStore:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`device`: of all stores that are to lie on one."""
+        """`device`: shared by all stores that should be on one device."""
         self._store = store
         self._device = device
         self._clock = clock
         self._sleep = sleep
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """One request."""
+        """Takes one request."""
         begin_s = self._clock()
         data = self._store.get(key, start, length)
         self._pass(begin_s, len(data))
         return data
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        """One request."""
+        """Takes one request."""
         begin_s = self._clock()
         info = self._store.put(key, data, if_absent=if_absent)
         self._pass(begin_s, len(data))
         return info
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
-        """One request."""
+        """Takes one request."""
         begin_s = self._clock()
         info = self._store.put_file(key, path)
         self._pass(begin_s, info.size_bytes)
         return info
 
     def head(self, key: str) -> ObjectInfo:
-        """One request."""
+        """Takes one request."""
         begin_s = self._clock()
         info = self._store.head(key)
         self._pass(begin_s)
         return info
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """One request, however many objects there are."""
+        """Takes one request, however many objects there are."""
         self._pass(self._clock())
         return self._store.list(prefix)
 
     def delete(self, key: str) -> None:
-        """One request."""
+        """Takes one request."""
         begin_s = self._clock()
         self._store.delete(key)
         self._pass(begin_s)
 
     def open(self, key: str) -> BinaryIO:
-        """A file that is read in ranges, each a request, as that of any object store."""
+        """Return a file that is read in ranges, each one request, as in any object store."""
         info = self.head(key)
         return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self.get(key, at, size)))
 
     def local_path(self, key: str) -> str | None:
-        """Never there."""
-        self._store.local_path(key)  # refuses what is no key
+        """Return None."""
+        self._store.local_path(key)  # refuses an invalid key
         return None
 
     def unwritable(self) -> str:
-        """What the store beneath says."""
+        """Return the answer of the underlying store."""
         return self._store.unwritable()
 
     def troubles(self) -> Troubles:
-        """Those of the store beneath."""
+        """Return the troubles of the underlying store."""
         return self._store.troubles()
 
     def uri(self, key: str) -> str:
-        """That of the store beneath."""
+        """Return the URI in the underlying store."""
         return self._store.uri(key)
 
     def below(self, folder: str) -> ThrottledStore:
-        """A folder, on the same device."""
+        """Return the store for a folder, on the same device."""
         return ThrottledStore(self._store.below(folder), self._device, self._clock, self._sleep)
 
     def _pass(self, begin_s: float, count: int = 0) -> None:
-        """Sleep until a request that began then has moved its bytes."""
+        """Sleep until a request that began at `begin_s` has moved its bytes."""
         at_s = self._device.begin(begin_s, count)
         self._until(at_s)
         for done in range(0, count, PIECE_BYTES):

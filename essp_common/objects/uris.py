@@ -1,16 +1,16 @@
-"""URIs that people write: normalised and checked before anything is opened, read or written.
+"""URIs that users write: normalised and checked before anything is opened, read or written.
 
     s3://bucket/runs/first        file:///data/catalog.parquet
 
-A URI here is a root and a key, not a link: it has a scheme, for S3 a bucket, and parts between `/`. What is checked is
-what is used, so nothing in it may mean something else further on: no query and no fragment (only the operator says in
-ESSP_STORES which server a bucket is on), no parts that are empty, `.` or `..`, no percent-encoding, no backslashes, no
-control characters. One `/` at the end is dropped, and the scheme is written in small letters.
+A URI here is a root and a key, not a link: it has a scheme, for S3 a bucket, and parts between `/`. The checked form is
+the one that is used, so nothing in it may be interpreted differently later: no query and no fragment (only the operator
+says in ESSP_STORES which server has a bucket), no parts that are empty, `.` or `..`, no percent-encoding, no
+backslashes, no control characters. One trailing `/` is dropped, and the scheme is written in lower case.
 
-Names in a data set are not chosen for us: `what is this? 100%41 #2.mp4` is a file. So `?`, `#`, `%` and backslashes
-pass in the URI of a video, where they are ordinary characters of the key.
+We do not choose the names in a data set: `what is this? 100%41 #2.mp4` is a file. So `?`, `#`, `%` and backslashes are
+accepted in the URI of a video, where they are ordinary characters of the key.
 
-Whether a place lies in a configured store is asked afterwards, by whole parts (`Place.below`).
+Whether a URI is within a configured store is checked afterwards, by whole parts (`Place.below`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LATE_CONTROLS = re.compile(r"[\x80-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a URI points to."""
+    """The location that a URI points to."""
 
     scheme: str
     authority: str
@@ -42,7 +42,8 @@ class Place:
         return f"{self.scheme}://{'/'.join((self.authority, *self.parts))}{'' if self.parts else '/'}"
 
     def below(self, root: Place) -> str | None:
-        """The key of this place in a store with that root; empty for the root itself, None if it lies elsewhere."""
+        """Return the key of this location in a store with that root; empty for the root itself, None if it is
+        elsewhere."""
         if (self.scheme, self.authority) != (root.scheme, root.authority):
             return None
         if self.parts[: len(root.parts)] != root.parts:
@@ -51,7 +52,7 @@ class Place:
 
 
 def place_of(uri: str, video: bool = False) -> Place:
-    """Take a URI apart. `video`: it names videos, so any character may be in it.
+    """Parse a URI. `video`: it names videos, so it may contain any character.
 
     Raises `ConfigError`, which says what is wrong with it.
     """
@@ -70,7 +71,8 @@ def place_of(uri: str, video: bool = False) -> Place:
 
 
 def checked_uri(text: str) -> str:
-    """A URI in its normal form; a text without a scheme stays as it is. Raises `ValueError`, as validators do."""
+    """Return a URI in its normal form; a text without a scheme is returned unchanged. Raises `ValueError`, like
+    validators."""
     if "://" not in text:
         return text
     try:
@@ -80,7 +82,7 @@ def checked_uri(text: str) -> str:
 
 
 def _unplain(rest: str) -> str:
-    """What keeps this from being nothing but a root and a key."""
+    """Return what makes this more than a root and a key."""
     if "?" in rest or "#" in rest:
         return "has a `?` or `#` in it: which server a store is on stands in ESSP_STORES, not here; leave it out"
     if _ENCODED.search(rest):

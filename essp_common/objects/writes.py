@@ -1,6 +1,6 @@
-"""What became of the writes to a store: whether it is full, or does not answer.
+"""The outcome of writes to a store: whether it is full, or does not answer.
 
-A store and the folders in it share one account. It knows what this process has met, and asks for nothing.
+A store and its folders share one instance. It only records what this process observes, and sends nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from essp_common.runtime.forks import Mutex
 from essp_common.runtime.troubles import LASTS_S, Kind
 
 _FORGOTTEN_S = 300.0
-"""What nobody has met again for so long may be over."""
+"""A problem that was not observed again for this long may be over."""
 
 
 class Writes:
@@ -27,13 +27,13 @@ class Writes:
         self._under_way: dict[object, float] = {}
         """When each small write began."""
         self._full: tuple[str, float] | None = None
-        """What was said when there was no room, and when that was."""
+        """The error when there was no room, and its time."""
         self._silent: tuple[str, float, float] | None = None
-        """What was said when there was no answer, since when, and when last."""
+        """The error when there was no answer, since when, and when last."""
 
     @contextmanager
     def one(self, small: bool = True) -> Iterator[None]:
-        """A write. `small`: it takes no longer than a request does."""
+        """Observe a write. `small`: it takes no longer than a request does."""
         token = object()
         with self._lock.held:
             if small:
@@ -58,7 +58,7 @@ class Writes:
                 self._under_way.pop(token, None)
 
     def troubles(self) -> dict[Kind, str]:
-        """There is no room, or no answer."""
+        """Report that there is no room, or no answer."""
         with self._lock.held:
             now_s = self._clock()
             if self._full is not None and now_s - self._full[1] < _FORGOTTEN_S:

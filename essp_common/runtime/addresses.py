@@ -1,9 +1,8 @@
-"""URLs of servers: whether a host and a port can be read from one, asked before anything connects to it, and how
-messages show one.
+"""URLs of servers: whether host and port can be parsed, checked before anything connects, and how messages show a URL.
 
-A URL may hold what is secret: user and password, a key or a token among its options, the signature of a link. Messages
-are read by more people than settings, so whatever quotes a URL quotes `shown_address` of it, and no words of a library
-about it. What cannot be understood may be a secret in the wrong place, and is not shown.
+A URL may contain secrets: user and password, a key or a token among its options, the signature of a link. More people
+read messages than settings, so code that quotes a URL quotes `shown_address` of it, and never a library's message about
+it. Parts that cannot be parsed may be a misplaced secret, and are not shown.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _SHOWN_OPTIONS = frozenset(
         *("connect_timeout_ms", "session_timeout_ms", "linger_ms", "socket_timeout", "socket_connect_timeout"),
     }
 )
-"""Options of URLs that are no secrets: those of ESSP, and usual ones of Redis and of file systems."""
+"""URL options that are not secret: ESSP's own, and common ones of Redis and of file systems."""
 _FILES = frozenset({"key", "password_file"})
-"""Options that name a file. A value that is no path may be what should be in the file."""
+"""Options that name a file. A value that is not a path may be the secret that should be in the file."""
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}")
 _PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]*@")
 _SECRET = re.compile(r"([?&][\w.-]*(?:key|secret|token|passw|sig|credential)[\w.-]*=)[^&\s\"']*", re.IGNORECASE)
@@ -29,7 +28,8 @@ _ESCAPES = "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40 a
 
 
 def address_of(url: str) -> SplitResult:
-    """The parts of a server's URL. Raises `ValueError`, without the URL in its words: a password may be in it."""
+    """Split a server's URL. Raises `ValueError`, with a message that does not quote the URL, which may contain a
+    password."""
     if not url.isprintable():
         raise ValueError("has characters that no URL has")
     try:
@@ -44,7 +44,7 @@ def address_of(url: str) -> SplitResult:
 
 
 def _check_server(server: str) -> None:
-    """Raises `ValueError` for what is no `USER:PASSWORD@HOST:PORT`."""
+    """Raise `ValueError` unless this is `USER:PASSWORD@HOST:PORT`."""
     try:
         one = urlsplit(f"//{server}")
         host = one.hostname or ""
@@ -63,7 +63,7 @@ def _check_server(server: str) -> None:
 
 
 def checked_address(url: str) -> str:
-    """The URL as it is. Raises `ValueError`."""
+    """Return the URL unchanged. Raises `ValueError`."""
     parts = address_of(url)
     if "@" in parts.query:
         raise ValueError(f"is not the URL of a server: it has a ? before its host; {_ESCAPES}")
@@ -71,9 +71,9 @@ def checked_address(url: str) -> str:
 
 
 def shown_address(url: str) -> str:
-    """A URL as messages show it: user, password and whatever may be a secret are hidden.
+    """Return a URL for messages, with user, password and possible secrets hidden.
 
-    Without a scheme it is shown as it is, if it has no `@`: a path, or the address `host:port`.
+    Without a scheme it is shown unchanged unless it has an `@`: it is a path, or an address `host:port`.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
@@ -94,14 +94,14 @@ def shown_address(url: str) -> str:
 
 
 def without_password(authority: str) -> str:
-    """`USER:PASSWORD@HOST` as `USER@HOST`: what URIs are made of, which stand in catalogs and messages."""
+    """Return `USER:PASSWORD@HOST` as `USER@HOST`, for the URIs in catalogs and messages."""
     user, at, host = authority.rpartition("@")
     return f"{user.partition(':')[0]}{at}{host}" if at else authority
 
 
 def shown_uri(uri: str) -> str:
-    """The URI of an object as messages show it. Its key may have any character in it; user and password before a
-    bucket's name, and what a web address has behind its `?`, are hidden."""
+    """Return the URI of an object for messages. Its key may contain any character. User and password before a bucket's
+    name, and the query of a web address, are hidden."""
     scheme, mark, rest = uri.partition("://")
     authority = rest.partition("/")[0]
     is_web = scheme.lower() in ("http", "https")
@@ -111,7 +111,7 @@ def shown_uri(uri: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """What a library says, without passwords and signatures of the URLs in it."""
+    """Return a library's message without passwords and signatures in its URLs."""
     return _SECRET.sub(rf"\1{HIDDEN}", _PASSWORD.sub(f"://{HIDDEN}@", text))
 
 
@@ -120,7 +120,7 @@ def _shown_servers(authority: str) -> str:
 
 
 def _shown_server(server: str) -> str:
-    """`HOST:PORT`; what stands where the port should be is hidden if it is none."""
+    """Return `HOST:PORT`, with the port hidden if it is not a number."""
     host, colon, port = server.rpartition(":")
     if not colon or server.endswith("]"):
         return server

@@ -1,4 +1,4 @@
-"""What is left to do when a process ends: also in one that `multiprocessing` has forked, which calls no `atexit`."""
+"""Work to do when a process ends, even in processes forked by `multiprocessing`, which do not run `atexit` handlers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from multiprocessing.util import Finalize
 
 
 def at_exit(end: Callable[[], None]) -> Callable[[], None]:
-    """Have `end` called when this process ends, but not when a fork of it does; the result takes that back.
+    """Call `end` when this process ends, but not when a fork of it does. Returns a function that cancels this.
 
-    Whoever comes later is called earlier. `end` has to be idempotent: processes that end as a script does call it
-    twice. A process that is killed, or left by `os._exit`, calls nothing.
+    Functions that are registered later are called earlier. `end` must be idempotent: a normal process calls it twice. A
+    process that is killed, or left by `os._exit`, calls nothing.
     """
     in_children = Finalize(None, end, exitpriority=0)
     atexit.register(end)

@@ -1,4 +1,4 @@
-"""Certificates that are refused: what to do about it, which the libraries that connect do not say, or not at all."""
+"""Refused certificates: the reason and the remedy, which the connecting libraries do not report well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 
 
 def advised(said: str) -> str:
-    """What a library says of a connection; where a certificate is the reason, with what to do about it."""
+    """Return a library's message about a connection, with a remedy if a certificate is the reason."""
     if "certificate has expired" in said:
         return f"{said}; renew the certificate of the server, and see that the clocks are right"
     if "certificate verify failed" in said:
@@ -16,7 +16,7 @@ def advised(said: str) -> str:
 
 
 def refusal(host: str, port: int, context: ssl.SSLContext, timeout_s: float) -> str | None:
-    """Why the certificate of this server is refused; None: it is not, or the server cannot be asked for it."""
+    """Return why the certificate of this server is refused; None if it is not, or if the server cannot be asked."""
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             context.wrap_socket(connection, server_hostname=host).close()

@@ -1,14 +1,14 @@
-"""A module of ESSP that runs as a child process: how it starts, how both ends talk, and how it ends.
+"""A module of ESSP that runs as a child process: how it starts, how the two ends communicate, and how it ends.
 
     parent    child = ChildProcess(module, ...)     python -m module CONNECTION [WORD...] [FILE...]
               child.channel                ◀─────▶  to_parent(CONNECTION)
               child.end()                           receives `EOFError`, and ends
 
-A message is bytes, preceded by their length. What they mean is up to the two ends. A child that reads untrusted bytes
-answers in JSON: one that has been taken over must not be able to run code in its parent, as a pickle would.
+A message is bytes, preceded by their length; the two ends define their meaning. A child that reads untrusted bytes
+answers in JSON: with pickles, a compromised child could run code in its parent.
 
-A child has a process group of its own, since Ctrl-C is for the parent, which ends its children. It stays in the
-session of its parent, where its niceness counts.
+A child has a separate process group, since Ctrl-C is for the parent, which ends its children. It stays in its parent's
+session, so that its niceness takes effect.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _LENGTH = struct.Struct("<Q")
 _SMALL_BYTES = 1 << 16
 _PART_BYTES = 1 << 20
 _MOST_BYTES = 1 << 32
-"""Of a message: a child that has been taken over may claim more, and its parent would take it into memory."""
+"""Largest message: a compromised child may claim more, which its parent would allocate."""
 
 
 class Channel:
     """One end of a connection between two processes. One thread may send while another one receives."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor`: of a stream socket, which this object closes."""
+        """`descriptor`: a stream socket, which this object closes."""
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.settimeout(None)  # whatever `socket.setdefaulttimeout` says
+        self._socket.settimeout(None)  # independent of `socket.setdefaulttimeout`
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._ahead = b""
-        """What has been read with the message before: most messages take a single call of the system."""
+        """Bytes read beyond the previous message: most messages take a single system call."""
 
     def send(self, message: bytes) -> None:
-        """Raises `OSError` if the other end is closed."""
+        """Send a message. Raises `OSError` if the other end is closed."""
         head = _LENGTH.pack(len(message))
         if len(message) <= _SMALL_BYTES:
             self._socket.sendall(head + message)
@@ -61,9 +61,9 @@ class Channel:
             self._socket.sendall(message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message. Raises `EOFError` or `OSError` if the other end is closed or claims more than a message
-        holds, and `TimeoutError` if the whole message is not there in time; what comes later cannot be understood any
-        more."""
+        """Return the next message. Raises `EOFError` or `OSError` if the other end is closed or announces too large a
+        message, and `TimeoutError` if the message is not complete in time; after an error, nothing more can be
+        received."""
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         received = self._ahead or self._some(_SMALL_BYTES, ends_s)
         while len(received) < _LENGTH.size:
@@ -86,11 +86,11 @@ class Channel:
         return bool(ready([self], timeout_s))
 
     def fileno(self) -> int:
-        """The descriptor of the socket."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def hang_up(self) -> None:
-        """End the connection for both, also where a fork of either has it open. Idempotent."""
+        """End the connection for both sides, even if a fork of either has it open. Idempotent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -99,7 +99,7 @@ class Channel:
         self._socket.close()
 
     def _some(self, most: int, ends_s: float | None) -> bytes:
-        # Not by a timeout of the socket, which would also hold for whatever is sent meanwhile and later.
+        # Not with a socket timeout, which would also apply to sends, concurrent and later ones.
         if ends_s is not None:
             left_s = ends_s - time.monotonic()
             if left_s <= 0 or not self._readable.poll(left_s * 1000):
@@ -111,7 +111,7 @@ class Channel:
 
 
 def ready(channels: Sequence[Channel], timeout_s: float | None = None) -> list[Channel]:
-    """Those that have something to receive, or whose other end is closed; none if none of them does in time."""
+    """Return the channels that have something to receive, or whose other end is closed; empty on timeout."""
     return [each for each in channels if each._ahead] or wait(channels, timeout_s)  # type: ignore[return-value,arg-type]
 
 
@@ -126,10 +126,10 @@ class ChildProcess:
         files: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`task`: what the process does, for messages: "reads videos". `files`: descriptors that it gets, too, whose
-        numbers are its last arguments. `environment`: instead of this process's own.
+        """`task`: what the process does, for messages: "reads videos". `files`: descriptors that it inherits; their
+        numbers are its last arguments. `environment`: replaces this process's environment.
 
-        Raises `Unavailable` if the machine starts no more processes.
+        Raises `Unavailable` if the machine cannot start more processes.
         """
         self._parent = os.getpid()
         with ExitStack() as ours:
@@ -151,15 +151,15 @@ class ChildProcess:
             ours.pop_all()
 
     def tell(self, message: bytes) -> None:
-        """Send it a message. If it is gone, that shows when its answer is received."""
+        """Send the child a message. If the child is gone, that shows when its answer is received."""
         with suppress(OSError):
             self.channel.send(message)
 
     def end(self, patience_s: float = 0.0) -> str:
-        """Hang up, and kill the process if it has not ended after so long. Returns how it ended, in words that follow
-        "the process": "has ended with status 1".
+        """Hang up, and kill the process if it has not ended by then. Returns how it ended, in words that follow "the
+        process": "has ended with status 1".
 
-        Idempotent. In a fork of the parent this only closes the connection.
+        Idempotent. In a fork of the parent, this only closes the connection.
         """
         if self._parent != os.getpid():
             self.channel.close()
@@ -174,8 +174,8 @@ class ChildProcess:
 
 
 def answer_of(message: bytes) -> dict[str, Any]:
-    """The JSON object that a message holds. Raises `OSError`, as for a child that is gone, for anything else: a child
-    that reads untrusted bytes may have been taken over."""
+    """Parse the JSON object in a message. For anything else raises `OSError`, as for a child that is gone: a child that
+    reads untrusted bytes may have been compromised."""
     try:
         answer = json.loads(message)
     except (ValueError, RecursionError) as error:
@@ -186,14 +186,14 @@ def answer_of(message: bytes) -> dict[str, Any]:
 
 
 def one_thread(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a child that computes with one thread, since others run beside it."""
+    """Return the environment of a child that computes with one thread, since others run next to it."""
     return {**environment, **dict.fromkeys(_THREADS, "1")}
 
 
 def to_parent(descriptor: str) -> Channel:
-    """In a child: the connection with its parent, which alone decides when the child is done.
+    """In a child: return the connection with its parent, which alone decides when the child is done.
 
-    The child ignores SIGINT and SIGTERM, which may come to all processes of a terminal or of a container.
+    The child ignores SIGINT and SIGTERM, which may be sent to all processes of a terminal or of a container.
     """
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
@@ -201,8 +201,8 @@ def to_parent(descriptor: str) -> Channel:
 
 
 def requests(parent: Channel) -> SimpleQueue[bytes]:
-    """In a child: what its parent sends from now on. The child ends at once when the parent hangs up or is gone, also
-    in the middle of its work."""
+    """In a child: return a queue of the parent's messages. The child ends at once when the parent hangs up or is gone,
+    even during its work."""
     received: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_listen, args=(parent, received), name="essp-parent", daemon=True).start()
     return received
@@ -215,7 +215,7 @@ def _listen(parent: Channel, received: SimpleQueue[bytes]) -> None:
     except (EOFError, OSError):
         os._exit(0)
     finally:
-        os._exit(1)  # of what nobody expected: the parent then sees that this process is gone
+        os._exit(1)  # after an unexpected error: the parent then sees that this process is gone
 
 
 def _fate(code: int) -> str:

@@ -1,7 +1,7 @@
-"""How child processes are started: with the folders that this process searches for modules, and deaf to Ctrl-C.
+"""How child processes are started: with this process's module search path, and deaf to Ctrl-C.
 
-`python -m` searches the folder it is started in before the standard library. The command `essp` does not: a `json.py`
-or `queue.py` among somebody's videos would be run by the children alone.
+`python -m` searches the current folder before the standard library. The command `essp` does not, so a `json.py` or
+`queue.py` among a user's videos would affect only the children.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 
 
 def module_command(module: str, *words: object) -> list[str]:
-    """The command that runs a module of ESSP, with these arguments."""
+    """Return the command that runs a module of ESSP with these arguments."""
     here = {""}
     with suppress(FileNotFoundError):  # the folder has been removed
         here.add(os.getcwd())
@@ -25,11 +25,11 @@ def module_command(module: str, *words: object) -> list[str]:
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Child processes that are spawned within never see SIGINT.
+    """Make child processes that are spawned within the block ignore SIGINT.
 
     Ctrl-C reaches every process of a terminal, but is for the parent, which ends its children.
     """
-    resource_tracker.ensure_running()  # or the first child starts it, and that lets the signal through again
+    resource_tracker.ensure_running()  # otherwise the first child starts it, which unblocks the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,15 +1,15 @@
-"""What keeps ESSP from working at this moment: conditions, each with whom it concerns, words, and since when.
+"""What keeps ESSP from working at this moment: conditions, each with its subject, a description, and its beginning.
 
-An error is met by one call, and a condition lasts: a broker that does not answer, a disk without room, a pool that has
-workers and work and gets none of it. Whoever can see one of them says so while it holds, when asked (`Source`). Each
-process asks all it knows (`Conditions.look`); the master also knows what workers say in their heartbeats, and what only
-shows across workers.
+An error affects one call; a condition lasts: a broker that does not answer, a disk without room, a pool that has
+workers and work but no partitions. A component that can detect a condition reports it while it lasts, when asked
+(`Source`). Each process asks all its sources (`Conditions.look`); the master also has what workers report in their
+heartbeats, and what only shows across workers.
 
-As long as one holds, `/readyz` of the process answers 503 with these words, `essp_condition` is 1 and the log has a
-line. The master has an event in each job under way, and a line for `GET /v1/conditions`, its page and `essp doctor`.
-When it ends, that is logged and an event too. A condition is seen within `SEEN_S` of its beginning.
+While a condition lasts, the process's `/readyz` answers 503 with its description, `essp_condition` is 1 and the log has
+a line. The master adds an event to each job under way, and a line to `GET /v1/conditions`, its page and `essp doctor`.
+The end of a condition is logged and is an event too. A condition becomes visible within `SEEN_S` of its beginning.
 
-Nothing is decided by a condition, save that a pool does not grow while its workers cannot work.
+No decision depends on a condition, except that a pool does not grow while its workers cannot work.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from essp_common.runtime.troubles import MEANINGS, Kind, Troubles
 log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
-"""Within so long of its beginning everybody can know of a condition."""
+"""A condition becomes visible within this time."""
 _READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT})
-"""An upgrade waits for its new processes to be ready, and mixed releases are over when the upgrade is. Of a defect one
-part suffers, and everything else is to go on."""
+"""Conditions that do not affect readiness. An upgrade waits until its new processes are ready, and mixed releases end
+with the upgrade. A defect affects one part, and everything else must continue."""
 Subject = tuple[Kind, str]
-"""A kind, and whom it concerns: a pool, a training, `master`."""
+"""A kind, and the subject that it concerns: a pool, a training, or `master`."""
 Source = Callable[[], Mapping[Subject, str]]
-"""Says what is wrong now. It waits for nothing."""
+"""Returns the present conditions. Does not block."""
 
 
 class Condition(BaseModel):
@@ -45,19 +45,19 @@ class Condition(BaseModel):
 
     kind: Kind
     subject: str
-    """Whom it concerns: a pool, a training, `master`."""
+    """A pool, a training, or `master`."""
     words: str
     """What is wrong, and what to do."""
     since: datetime
 
     @property
     def line(self) -> str:
-        """One line, for people."""
+        """One line, for users."""
         return f"{self.subject}: {self.words}"
 
 
 class Conditions:
-    """What is wrong now. Thread-safe."""
+    """The present conditions. Thread-safe."""
 
     def __init__(self, *sources: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._sources = list(sources)
@@ -66,11 +66,12 @@ class Conditions:
         self._looking = threading.Lock()
 
     def add(self, source: Source) -> None:
-        """Ask this one too."""
+        """Add a source."""
         self._sources.append(source)
 
     def look(self) -> tuple[Condition, ...]:
-        """Ask all sources: what holds now, the oldest first. What began or ended since the last look is logged."""
+        """Ask all sources, and return the present conditions, oldest first. Logs those that began or ended since the
+        last call."""
         with self._looking:
             found = self._asked()
             now, before = self._now(), self._present
@@ -96,7 +97,7 @@ class Conditions:
 
     @property
     def present(self) -> tuple[Condition, ...]:
-        """What held at the last look, the oldest first."""
+        """The conditions at the last look, oldest first."""
         return tuple(sorted(self._present.values(), key=lambda condition: (condition.since, condition.subject)))
 
     def _asked(self) -> dict[Subject, str]:
@@ -104,18 +105,18 @@ class Conditions:
         for source in self._sources:
             try:
                 found.update(source())
-            except Exception:  # whoever cannot look is not to hide what others see
+            except Exception:  # a failing source must not hide what others report
                 log.exception("a source of conditions has failed")
         return found
 
 
 def of(subject: str, troubles: Callable[[], Troubles]) -> Source:
-    """A process's own troubles as a source."""
+    """Return a source for a process's own troubles."""
     return lambda: {(kind, subject): words for kind, words in troubles().items()}
 
 
 def summary(conditions: Sequence[Condition]) -> str:
-    """What `/readyz` answers: whom each concerns and what it means, without what only callers of the API may know."""
+    """Return the answer of `/readyz`: subject and meaning of each condition, without details for API callers only."""
     lines = (
         f"not ready: {it.kind}: {_unnamed(it.subject)}: {MEANINGS[it.kind]}\n"
         for it in conditions
@@ -125,12 +126,12 @@ def summary(conditions: Sequence[Condition]) -> str:
 
 
 def _unnamed(subject: str) -> str:
-    """Whom a condition concerns, for everybody: the pool of a training names its job."""
+    """Return the subject without a job's name, which the pool of a training contains."""
     return ids.service_of(subject) if ids.is_training(subject) else subject
 
 
 class Lasting:
-    """Tells what has lasted from what has just begun. Not thread-safe."""
+    """Filters out what has only just begun. Not thread-safe."""
 
     def __init__(self, after_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._after_s = after_s
@@ -138,7 +139,7 @@ class Lasting:
         self._since: dict[Subject, float] = {}
 
     def of(self, found: Mapping[Subject, str]) -> dict[Subject, str]:
-        """What was found at each look for `after_s`."""
+        """Return what has been found at every call for at least `after_s`."""
         now_s = self._clock()
         self._since = {key: self._since.get(key, now_s) for key in found}
         return {key: words for key, words in found.items() if now_s - self._since[key] >= self._after_s}

@@ -1,8 +1,8 @@
 """Settings of a process: where its servers are. Read once, in `main`; nothing else reads the environment.
 
-Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is JSON, or
-its entries with commas between them. Command line flags, where there are any, win over the environment. A value that
-cannot be understood raises `ConfigError` with the variable's name.
+Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is JSON, or its
+entries separated by commas. Command line flags take precedence over the environment. An invalid value raises
+`ConfigError` with the variable's name.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BETWEEN, _BETWEEN_URLS = re.compile(","), re.compile(r",(?=\s*[A-Za-z][A-Za-z0-
 
 
 class _Environment(EnvSettingsSource):
-    """The environment, whose lists are JSON, or entries with commas between them: `file:///data,s3://bucket`. A comma
-    within a URL is a part of it."""
+    """The environment. Lists are JSON, or entries separated by commas: `file:///data,s3://bucket`. A comma within a URL
+    belongs to the URL."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         text = str(value).strip(" ,\t\n")
@@ -56,45 +56,47 @@ class _Environment(EnvSettingsSource):
 
 
 class Settings(BaseSettings):
-    """What every service needs to know."""
+    """The settings of every service."""
 
     model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
 
     bus: Address = Field("memory://", repr=False)
     """`memory://` (one process), `kafka://host:port[,host:port]`, or `kafka+ssl://...?ca=FILE&sasl=SCRAM-SHA-512`."""
     bus_user: str = ""
-    """Who this process is to Kafka, where the URL asks for `sasl`."""
+    """The user name of this process at Kafka, if the URL asks for `sasl`."""
     bus_password: SecretStr = SecretStr("")
-    """Its password, if that stays the same; `password_file=FILE` in the URL names a file with one that may change."""
+    """Its password, if it does not change; `password_file=FILE` in the URL names a file with a password that may
+    change."""
     cache: Address = Field("memory://", repr=False)
     """`memory://?bytes=256MiB` (one process), `shm://NAME?bytes=4GiB` (one machine), `redis://host:port/0`,
     `redis+cluster://host:port`; with TLS `rediss://...`. `?password_file=FILE`: the password, which may change."""
     tenant: Tenant = ""
-    """Whose topics, consumer groups and cache keys these are: they begin with this name (up to 40 of a-z, 0-9 and -),
-    so several installations share Kafka and Redis and never meet. Empty: there is one. See docs/tenants.md."""
+    """Prefix of this installation's topics, consumer groups and cache keys (up to 40 of a-z, 0-9 and -), so that
+    several installations can share Kafka and Redis without interfering. Empty: no prefix. See docs/tenants.md."""
     stores: tuple[str, ...] = Field(("file:///",), repr=False)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""
     code: tuple[Package, ...] = ()
-    """Packages, or modules of them, of which jobs may name networks and losses by path (`our_package.nets:TINY`). Their
-    code then runs in trainers and predictors for everybody who may start a job. Empty: none. See docs/networks.md."""
+    """Packages, or modules of them, from which jobs may name networks and losses by path (`our_package.nets:TINY`).
+    Their code then runs in trainers and predictors for everyone who may start a job. Empty: none. See docs/networks.md.
+    """
     worker: str = ""
-    """This process's name in messages and logs (default: host name, process id, and four digits that
-    tell it from others of that name)."""
+    """This process's name in messages and logs (default: host name, process id, and four random digits that make it
+    unique)."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = "auto"
-    """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
+    """`text`, on stderr; `json`, one object per line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     traces: str = Field("", repr=False, pattern=r"^(https?://.+)?$")
     """Collector of OpenTelemetry traces, OTLP over HTTP: `http://host:4318` (empty: none). See docs/tracing.md."""
     trace_share: float = Field(0.01, ge=0, le=1)
-    """Share of the clips of which traces are sent."""
+    """Share of the clips for which traces are sent."""
     supervised: bool = False
-    """Leave when stdin ends: the process that started this one is gone."""
+    """Leave when stdin closes: the process that started this one is gone."""
     drain_s: float = Field(30.0, ge=0, le=86_400)
-    """After SIGTERM: how long a worker may finish what it has in hand."""
+    """After SIGTERM: how long a worker may take to finish its current work."""
     stuck_s: float = Field(3600.0, gt=0)
     """A worker that spends this long on one message hangs: it leaves, and other workers do its work."""
 
@@ -121,6 +123,6 @@ class Settings(BaseSettings):
             how = "a list is JSON, or its entries with commas between them, as in ESSP_STORES=file:///data,s3://bucket"
             raise ConfigError(f"{error}: {how}", code="unreadable") from None
         except ValidationError as error:
-            # Not the values, nor the error itself, which has them: one may be a token.
+            # Neither the values nor the error itself, which contains them: one may be a token.
             wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]
             raise ConfigError("settings: " + "; ".join(wrong)) from None

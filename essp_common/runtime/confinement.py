@@ -1,15 +1,15 @@
-"""What a process gets that reads untrusted bytes: an environment without secrets, and no way to change a file or the
-memory of another process.
+"""Confinement of processes that read untrusted bytes: an environment without secrets, and no means to change a file or
+the memory of another process.
 
-A process that a crafted video has taken over knows what its process knows. So a child starts with the few variables
-that a Python process needs (`environment`). Those with which clients of object stores log in go to it over its pipe,
-and only if its stores need them (`of_stores`): it sets them itself, so `/proc/PID/environ` never shows them. Passwords
-of the broker and of Redis, and tokens, are no business of a child, and it has none of them.
+A crafted video that compromises a process learns what the process knows. So a child starts with only the few variables
+that a Python process needs (`environment`). Variables with credentials for object stores are sent over its pipe, and
+only if its stores need them (`of_stores`): the child sets them itself, so `/proc/PID/environ` never shows them. A child
+needs no passwords of the broker and of Redis, nor tokens, and gets none.
 
-`confine` asks the kernel (Landlock, Linux 5.13) for more: no file can be written, made or removed, no program run, and
-no other process be traced, nor its memory read. Where there is no Landlock, this is missing, and nothing else. What the
-user of a child may read, it can still read: files, and what `/proc` shows of other processes. A client of an object
-store may have to run a program that says its credentials (`credential_process` of AWS), so that is allowed there.
+`confine` asks the kernel (Landlock, Linux 5.13) for more: no file can be written, created or removed, no program run,
+and no other process traced, nor its memory read. Without Landlock, only this is missing. A child can still read what
+its user may read: files, and what `/proc` shows about other processes. A client of an object store may have to run a
+program that prints its credentials (AWS `credential_process`), so programs are allowed in that case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = frozenset(
 )
 _BEGINNINGS = ("LC_", "PYTHON", "LD_", "DYLD_", "MALLOC_", "ASAN_", "UBSAN_")
 _WEB = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_", "requests_ca_bundle", "curl_ca_bundle")
-"""Of every client that uses the web. A proxy's address may have a password."""
+"""For every client that uses the web. A proxy's address may contain a password."""
 _CLIENTS: Mapping[str, tuple[str, ...]] = {
     "file": (),
     "s3": ("aws_", "boto_"),
@@ -43,27 +43,27 @@ _CLIENTS: Mapping[str, tuple[str, ...]] = {
     "https": ("netrc",),
     "sftp": ("ssh_",),
 }
-"""How variables begin that the client of a store reads, by scheme of the URL."""
+"""Prefixes of the variables that the client of a store reads, by URL scheme."""
 _OURS = "essp_"
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
-"""Numbers of Landlock's system calls, which are those of all architectures but Alpha."""
+"""Numbers of Landlock's system calls, the same on all architectures but Alpha."""
 _PR_SET_NO_NEW_PRIVS = 38
 _TELL_VERSION = 1
 _EXECUTE = 1 << 0
 _RIGHTS = ((1, _EXECUTE | 1 << 1 | 0b1_1111_1111 << 4), (3, 1 << 14))
-"""The rights that are given up, by the version of Landlock that knows them: to run, to write, to remove and to make
-files, which leaves reading; to truncate."""
+"""The rights that are given up, by the version of Landlock that knows them: to run, write, remove and create files,
+which leaves reading; and to truncate."""
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process that a child needs, none of them secret."""
+    """Return the variables of this process that a child needs; they contain no secrets."""
     return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGINNINGS)}
 
 
 def of_stores(roots: Iterable[str]) -> dict[str, str]:
-    """The variables that clients of these object stores read. Of a file system that only fsspec knows, all that are
-    not ESSP's own."""
+    """Return the variables that clients of these object stores read. For a file system that only fsspec knows, all
+    variables except ESSP's own."""
     schemes = {root.partition(":")[0].lower() for root in roots} - {"file"}
     if not schemes:
         return {}
@@ -79,9 +79,10 @@ def are_local(roots: Iterable[str]) -> bool:
 
 
 def confine(programs: bool = False) -> None:
-    """Give up, for this process and for ever, what reading does not need. Does nothing where the kernel cannot.
+    """Permanently give up, for this process, the rights that reading does not need. Does nothing if the kernel has no
+    support.
 
-    `programs`: it may run programs all the same.
+    `programs`: keep the right to run programs.
     """
     if sys.platform != "linux" or platform.machine() == "alpha":
         return
@@ -89,7 +90,8 @@ def confine(programs: bool = False) -> None:
     call, none = library.syscall, ctypes.c_long(0)
     version = call(ctypes.c_long(_CREATE_RULESET), none, none, ctypes.c_long(_TELL_VERSION))
     rights = sum(bits for since, bits in _RIGHTS if version >= since)
-    packed = struct.pack("=Q", rights & ~_EXECUTE if programs else rights)  # and none of them is given again
+    # handles these rights, and grants none of them back
+    packed = struct.pack("=Q", rights & ~_EXECUTE if programs else rights)
     ruleset = call(ctypes.c_long(_CREATE_RULESET), packed, ctypes.c_long(len(packed)), none)
     if ruleset < 0:
         return

@@ -1,8 +1,9 @@
-"""What a fork inherits and may not use: locks that another thread held at that moment, and connections of its parent.
+"""State that a fork inherits but must not use: locks that another thread held at that moment, and its parent's
+connections.
 
-A loader's process may be forked by its user (`multiprocessing`, a `DataLoader`). The fork has every object and none of
-the threads. A lock that one of them held is held for ever; a socket is shared, so that parent and child take each
-other's answers. What has such state says so (`follow`), and begins anew in the fork before anything else runs there.
+A user may fork a loader's process (`multiprocessing`, a `DataLoader`). The fork has every object and no thread. A lock
+that one of the threads held is never released; a socket is shared, so that parent and child receive each other's
+answers. Objects with such state register (`follow`), and are reset in the fork before anything else runs there.
 """
 
 from __future__ import annotations
@@ -18,51 +19,51 @@ log = logging.getLogger(__name__)
 
 
 class Forked(Protocol):
-    """Something that has state which a fork may not use."""
+    """An object with state that a fork must not use."""
 
     def forked(self) -> None:
-        """This process is a fork: have new locks, and no connections. Nothing of the parent's may be waited for."""
+        """Called in a fork: create new locks, drop connections, and wait for nothing of the parent's."""
 
 
 _followed: WeakSet[Forked] = WeakSet()
 
 
 def follow(one: Forked) -> None:
-    """Call `one.forked()` in each fork, for as long as it exists."""
+    """Call `one.forked()` in each fork, for as long as the object exists."""
     _followed.add(one)
 
 
 class Mutex:
-    """A lock that is free in a fork, whoever had it: `with mutex.held`.
+    """A lock that is always free in a fork: `with mutex.held`.
 
-    The lock itself is what enters and leaves the block, so that no signal comes between.
+    The lock itself is the context manager, so that no signal can come between entering the block and acquiring it.
     """
 
     def __init__(self, reentrant: bool = False) -> None:
-        """`reentrant`: as `threading.RLock` is."""
+        """`reentrant`: like `threading.RLock`."""
         self._new: Callable[[], Any] = threading.RLock if reentrant else threading.Lock
         self.held = self._new()
         follow(self)
 
     def forked(self) -> None:
-        """What it guards may have been under change: that has to be of no harm."""
+        """Replace the lock. The guarded state may have been in the middle of a change; that must be harmless."""
         self.held = self._new()
 
 
 class Remade:
-    """A client of a library that knows no forks: has its attributes, and is made anew in a fork that asks for one."""
+    """A proxy for a client of a library that does not support forks: it is created again in a fork, on first use."""
 
     def __init__(self, make: Callable[[], Any], made: Any = None) -> None:
-        """`made`: by `make`, which is otherwise called now, and raises what it raises."""
+        """`made`: a result of `make`, which is otherwise called now, and may raise."""
         self._make = make
         self._making = threading.Lock()
         self._made = make() if made is None else made
         self._of_parents: list[Any] = []
-        """Not let go: to close what they hold might wait for threads that are not here."""
+        """Kept alive: closing them might wait for threads that do not exist here."""
         follow(self)
 
     def forked(self) -> None:
-        """The connections are the parent's."""
+        """Drop the client, whose connections belong to the parent."""
         self._making = threading.Lock()
         self._of_parents.append(self._made)
         self._made = None
@@ -79,9 +80,9 @@ def _forked() -> None:
     for one in list(_followed):
         try:
             one.forked()
-        except Exception:  # the others are to begin anew all the same
+        except Exception:  # the others must be reset all the same
             log.exception("%s may not work in this fork", type(one).__name__)
 
 
-if hasattr(os, "register_at_fork"):  # where there are forks
+if hasattr(os, "register_at_fork"):  # only on platforms that can fork
     os.register_at_fork(after_in_child=_forked)

@@ -1,8 +1,8 @@
-"""How often Python looks for garbage in cycles, in processes that are ESSP's own.
+"""How often Python searches for reference cycles, in processes that are ESSP's own.
 
-What is not part of a cycle is freed at once, whatever these numbers are. A search looks at every object that is younger
-than the last one, or at all of them; by default one begins whenever 700 more objects are there. While torch is loaded,
-which makes a million that stay, a tenth of the time is spent on that.
+Objects outside of cycles are freed at once, whatever these thresholds are. A collection visits every object created
+since the last one, or all objects; by default one begins for every 700 new objects. While torch is loaded, which
+creates a million permanent objects, that takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ import gc
 
 
 def collect_rarely(thresholds: tuple[int, int, int] = (10_000, 10, 10)) -> None:
-    """Look for cycles less often. `thresholds`: those of `gc.set_threshold`. Not for a process of the user's."""
+    """Collect less often. `thresholds`: as for `gc.set_threshold`. Not for a process that belongs to the user."""
     gc.set_threshold(*thresholds)

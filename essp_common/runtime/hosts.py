@@ -1,9 +1,9 @@
-"""Names in the header `Host`: how they are compared, and which of them no page of a stranger can have. Pure, but for
+"""Names in the `Host` header: how they are compared, and which of them a foreign page cannot have. Pure, except for
 `search_domains`.
 
-A page may ask for any name that its owner has, and its owner may have that name lead to a machine of ours (DNS
-rebinding): the browser then takes our answers for the page's own. An address cannot be made to lead elsewhere, and
-names of a network's inside are in no public registry.
+A page may request any name that its owner controls, and the owner may point that name at one of our machines (DNS
+rebinding): the browser then treats our answers as the page's own. An address cannot be redirected like that, and names
+inside a network are in no public registry.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from pathlib import Path
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\,]+?)\.?(?::(?P<port>[0-9]{1,5}))?")
 _INSIDE = ("arpa", "internal", "intranet", "lan", "local", "localdomain", "localhost", "svc", "test")
-"""Last parts of names that nobody can register: reserved ones, `cluster.local`, and services of Kubernetes."""
+"""Last labels of names that cannot be registered publicly: reserved ones, `cluster.local`, and services of
+Kubernetes."""
 RESOLVER = Path("/etc/resolv.conf")
 
 
 def plain(authority: str) -> str:
-    """The host of an authority (`HOST:PORT`), as hosts are compared: in small letters, an address in its shortest form
-    and without brackets. Empty: it is none."""
+    """Return the host of an authority (`HOST:PORT`) in its canonical form: in lower case, an address in its shortest
+    form and without brackets. Empty if the authority is invalid."""
     found = AUTHORITY.fullmatch(authority)
     return "" if found is None else plain_name(found["name"])
 
 
 def plain_name(name: str) -> str:
-    """A host, as hosts are compared."""
+    """Return a host in its canonical form."""
     name = name.strip("[]").lower()
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
@@ -38,7 +39,7 @@ def plain_name(name: str) -> str:
 
 
 def search_domains() -> tuple[str, ...]:
-    """The domains in which this machine looks for short names: in a pod those of its cluster."""
+    """Return the domains in which this machine looks up short names; in a pod, the domains of its cluster."""
     found: list[str] = []
     with suppress(OSError, UnicodeDecodeError):
         for line in RESOLVER.read_text().splitlines():
@@ -49,8 +50,8 @@ def search_domains() -> tuple[str, ...]:
 
 
 def is_inside(authority: str, domains: Collection[str]) -> bool:
-    """Whether a host is an address, a name without dots, or one that lies within: below a name that nobody can
-    register, or below one of `domains`."""
+    """Whether a host is an address, a name without dots, or an internal name: below a label that cannot be registered
+    publicly, or below one of `domains`."""
     name = plain(authority)
     if not name:
         return False

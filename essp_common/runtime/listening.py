@@ -1,7 +1,7 @@
-"""Sockets that listen for connections.
+"""Listening sockets.
 
-A cluster may have addresses of IPv4, of IPv6, or both, and a machine may have no IPv6 at all: `::` stands for whatever
-there is.
+A cluster may have IPv4 addresses, IPv6 addresses, or both, and a machine may have no IPv6 at all: `::` stands for all
+that exist.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 
 EVERYWHERE = "::"
-"""Every address of the machine, of both kinds as far as it has them."""
+"""Every address of the machine, of both kinds if it has both."""
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address of IPv4 or IPv6, or `EVERYWHERE`; `port` 0 takes a free one. Raises
+    """Return a socket that listens at an IPv4 or IPv6 address, or at `EVERYWHERE`; `port` 0 takes a free one. Raises
     `OSError`."""
     if host == EVERYWHERE:
         if socket.has_dualstack_ipv6():

@@ -1,7 +1,7 @@
 """The credentials of a process.
 
-A password that stands in a file is read at each login. So a new one counts from the next login on, as with a Secret of
-Kubernetes that is mounted; what the environment or a URL says is known once and for all when a process starts.
+A password in a file is read at each login. So a new one takes effect with the next login, such as with a mounted
+Kubernetes Secret; a password in the environment or in a URL is fixed when the process starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from essp_common.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The credentials of a process; the password is not shown."""
+    """The credentials of a process; `repr` hides the password."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -25,12 +25,12 @@ NOBODY = Login()
 
 
 def password_in(path: str) -> str:
-    """The password in a file. Raises `ConfigError`."""
+    """Read the password in a file. Raises `ConfigError`."""
     return secret_in(path, "password_file")
 
 
 def secret_in(path: str, setting: str) -> str:
-    """What the file of this setting holds, without line breaks after it. Raises `ConfigError`."""
+    """Read the file of this setting, without trailing line breaks. Raises `ConfigError`."""
     try:
         secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:

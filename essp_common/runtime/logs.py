@@ -1,12 +1,12 @@
-"""Logs: one line an event, for people at a terminal, one JSON object for whatever collects them elsewhere.
+"""Logs: each event is one line of text for users at a terminal, or one JSON object for log collectors.
 
     ts, level, event                          when, how bad, what
-    pool, worker                              which kind of process said it, and which one
+    pool, worker                              which kind of process logged it, and which one
     job_id, seed_id, unit_id, epoch, attempt  what it is about, if known: `bound`, or `extra` of the call
-    logger, thread, error                     where it comes from; the traceback of an exception
-    more                                      so many like this were left out in the last minute
+    logger, thread, error                     its source; the traceback of an exception
+    more                                      how many similar lines were left out in the last minute
 
-What libraries log, warnings, and errors that end a thread come the same way. An error that repeats, as
+Messages of libraries, warnings, and errors that end a thread are logged the same way. An error that repeats, such as
 from a client whose broker is away, is written a few times a minute; then one line says how many more there were.
 """
 
@@ -33,7 +33,7 @@ from essp_common.runtime.troubles import Kind, Troubles
 LogFormat = Literal["auto", "text", "json"]
 
 ABOUT = ("job_id", "seed_id", "unit_id", "epoch", "attempt")
-"""What a line may be about."""
+"""Fields for the subject of a line."""
 
 _CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
 """Libraries whose INFO messages do not help users of ESSP."""
@@ -45,7 +45,7 @@ _About = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was written, for who reads it elsewhere."""
+    """A log line, for followers."""
 
     time_s: float
     """Seconds since 1970."""
@@ -54,9 +54,9 @@ class Line:
     event: str
     thread: str
     job: str
-    """Which job it is about; empty: none."""
+    """The job that it is about; empty if none is known."""
     error: str
-    """The traceback of an exception; empty: there was none."""
+    """The traceback of an exception; empty if there was none."""
 
 
 _followers: list[Callable[[Line], None]] = []
@@ -65,7 +65,8 @@ _bound: ContextVar[tuple[Callable[[], _About], ...]] = ContextVar("essp_log_abou
 
 @contextmanager
 def bound(about: Callable[[], _About]) -> Iterator[None]:
-    """What this thread logs within the block is about this. Called only when something is logged."""
+    """Attach these fields to what this thread logs within the block. `about` is called only when something is
+    logged."""
     token = _bound.set((*_bound.get(), about))
     try:
         yield
@@ -75,9 +76,9 @@ def bound(about: Callable[[], _About]) -> Iterator[None]:
 
 @contextmanager
 def followed(follower: Callable[[Line], None]) -> Iterator[None]:
-    """Within this block `follower` is called with each line that is written, except those of DEBUG.
+    """Call `follower` within the block with each line that is written, except DEBUG lines.
 
-    Called under the log's lock: it has to be quick, and must not log.
+    It is called under the log's lock: it must be quick, and must not log.
     """
     _followers.append(follower)
     try:
@@ -87,11 +88,11 @@ def followed(follower: Callable[[Line], None]) -> Iterator[None]:
 
 
 def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _About | None = None) -> None:
-    """Log from here on. `about`: what all of this process is about.
+    """Configure logging. `about`: fields of all lines of this process.
 
-    Text goes to stderr; JSON, for whoever collects it, to stdout where the process is a service (it has a `pool`), and
-    to stderr where stdout is for a command's results. `auto` is text at a terminal and JSON elsewhere; a command is
-    used by people, so for it `auto` is text. Raises `ConfigError` for a level that is none.
+    Text goes to stderr. JSON goes to stdout if the process is a service (it has a `pool`), and to stderr if stdout is
+    for a command's results. `auto` is text at a terminal and JSON elsewhere; for a command, which users run, `auto` is
+    text. Raises `ConfigError` for an unknown level.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -111,7 +112,7 @@ def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _Ab
 
 @contextmanager
 def bridged() -> Iterator[None]:
-    """Within this block warnings, and errors that end a thread, are logged."""
+    """Log warnings, and errors that end a thread, within this block."""
     before = threading.excepthook
 
     def on_end(dead: threading.ExceptHookArgs) -> None:
@@ -129,26 +130,26 @@ def bridged() -> Iterator[None]:
 
 
 def troubles() -> Troubles:
-    """The last line of this process's log could not be written."""
+    """Report if the last line of this process's log could not be written."""
     lost = next((h.lost for h in logging.getLogger().handlers if isinstance(h, _Handler) and h.lost), "")
     return {Kind.LOGS_LOST: f"log lines cannot be written ({lost}); make room where the logs go"} if lost else {}
 
 
 class Repetition:
-    """Tells which of many alike events are worth a line. Thread-safe through the handler's lock.
+    """Decides which of many similar events get a line. Thread-safe through the handler's lock.
 
-    Alike are those of one logger and level, about the same job, whose words are the same, whatever their numbers.
+    Events are similar if they have the same logger, level and job, and their texts differ only in numbers.
     """
 
     def __init__(self, allowed: int = 3, period_s: float = 60.0, kinds: int = 1000) -> None:
-        """Of each kind `allowed` in `period_s`; `kinds` are remembered."""
+        """Admits `allowed` events of each kind within `period_s`; remembers `kinds` kinds."""
         self._allowed = allowed
         self._period_s = period_s
         self._kinds = kinds
         self._seen: OrderedDict[tuple[str, int, str, str], _Kind] = OrderedDict()
 
     def admits(self, record: logging.LogRecord, now_s: float) -> bool:
-        """Whether this one is to be written. Only warnings and worse are left out."""
+        """Whether to write this record. Only warnings and worse are ever left out."""
         if record.levelno < logging.WARNING:
             return True
         job = str(_about(record).get("job_id", ""))
@@ -159,7 +160,8 @@ class Repetition:
         return kind.count <= self._allowed
 
     def due(self, now_s: float) -> list[logging.LogRecord]:
-        """Of each kind of which some were left out, once its minute is over, the last one, with how many `more`."""
+        """Return one record for each kind with left-out events whose period is over: the last one, with how many
+        `more`."""
         due = []
         while self._seen:
             kind = next(iter(self._seen.values()))  # the oldest
@@ -187,16 +189,16 @@ def _words(record: logging.LogRecord) -> str:
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Writes what is worth a line."""
+    """Writes the lines that `Repetition` admits."""
 
     def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic, job: str = "") -> None:
-        """`job`: what all lines are about that do not say."""
+        """`job`: the job of all lines that do not name one."""
         super().__init__(stream)
         self._job = job
         self._clock = clock
         self._repetition = Repetition()
         self.lost = ""
-        """Why the last line could not be written; empty: it was."""
+        """Why the last line could not be written; empty if it was."""
 
     def emit(self, record: logging.LogRecord) -> None:
         now_s = self._clock()
@@ -214,7 +216,7 @@ class _Handler(logging.StreamHandler[Any]):
                 follower(line)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  as `logging` calls it
-        """Remember that a line is lost; to say so on the same disk would not work either."""
+        """Remember that a line is lost; reporting it on the same disk would fail, too."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             self.lost = error.strerror or str(error)
@@ -230,7 +232,7 @@ class _Handler(logging.StreamHandler[Any]):
 
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record is about, by where it was logged and what was passed along."""
+    """Return the fields of a record, from its context and from the call."""
     found: dict[str, Any] = {}
     for about in _bound.get():
         found |= about()
@@ -244,7 +246,7 @@ def _event(record: logging.LogRecord) -> str:
 
 
 def _error(record: logging.LogRecord) -> str:
-    """The traceback; what libraries raise may quote the URL that they were given."""
+    """Return the traceback without secrets: libraries' errors may quote the URL that they were given."""
     return without_secrets(logging.Formatter().formatException(record.exc_info)) if record.exc_info else ""
 
 
@@ -290,5 +292,5 @@ class _JsonLines(logging.Formatter):
             line["error"] = _error(record)
         if getattr(record, "more", 0):
             line["more"] = record.more  # type: ignore[attr-defined]
-        # A name of a file that is no UTF-8 has halves of pairs, which stdout may not take, nor whoever reads the line.
+        # A file name that is not UTF-8 contains lone surrogates, which stdout, or a reader of the line, may not accept.
         return _HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", json.dumps(line, ensure_ascii=False, default=str))

@@ -1,14 +1,13 @@
-"""Every metric of ESSP's workers, named once, and the HTTP endpoint that serves them.
+"""All metrics of ESSP's workers, defined once, and the HTTP endpoint that serves them.
 
 Names follow the Prometheus conventions: prefix `essp_`, base units, `_total` on counters. Labels are bounded sets
-(stage, outcome, kind), never a job, a video or a clip. The endpoint exists only where `Settings.metrics_port` asks
-for it:
+(stage, outcome, kind), never a job, a video or a clip. The endpoint exists only if `Settings.metrics_port` is set:
 
-    /metrics   what is counted, in the Prometheus text format
-    /livez     200 while the process is able to answer; says nothing of its servers, so a broker's outage
+    /metrics   the metrics, in the Prometheus text format
+    /livez     200 while the process is able to answer; independent of its servers, so a broker's outage
                does not restart every worker
-    /readyz    200 while the service takes work; 503 before, while it drains, and while a condition keeps it from work
-               (`conditions.py`), with a line for each
+    /readyz    200 while the service accepts work; 503 before, while it drains, and while a condition keeps it from
+               working (`conditions.py`), with a line for each
 """
 
 from __future__ import annotations
@@ -99,15 +98,15 @@ CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (use
 
 
 def frames(what: str) -> int:
-    """How many frames of this kind this process has counted; see `FRAMES`."""
+    """Return how many frames of this kind this process has counted; see `FRAMES`."""
     return int(REGISTRY.get_sample_value("essp_frames_total", {"what": what}) or 0)
 
 
 class MetricsServer:
-    """Serves metrics and health of this process over HTTP, from a thread of its own.
+    """Serves metrics and health of this process over HTTP, in a separate thread.
 
-    Metrics are refused under a name that a page's owner may have had lead here (`hosts.py`). Prometheus asks for an
-    address, or for a name of the cluster; probes may use any name.
+    It refuses to serve metrics under a name that a page's owner may have pointed here (`hosts.py`). Prometheus uses an
+    address, or a name of the cluster; probes may use any name.
     """
 
     def __init__(
@@ -117,8 +116,8 @@ class MetricsServer:
         host: str = EVERYWHERE,
         hindered: Callable[[], str] = str,
     ) -> None:
-        """`port` 0 takes a free one (see `port`). `hindered`: what keeps the service from work, in lines; empty:
-        nothing does. Raises `ConfigError` when the port is taken."""
+        """`port` 0 takes a free one (see `port`). `hindered`: returns what keeps the service from working, in lines;
+        empty if nothing does. Raises `ConfigError` if the port is taken."""
         asked = {"ready": staticmethod(ready), "hindered": staticmethod(hindered), "domains": search_domains()}
         handler = type("_Handler", (_Handler,), asked)
         try:
@@ -151,7 +150,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A probe that gave up waiting, as on a busy node, is nobody's fault."""
+        """Ignore a probe that gave up waiting, such as on a busy node."""
         error = sys.exception()
         if not isinstance(error, OSError):
             UNEXPECTED.labels("essp-metrics").inc()
@@ -160,11 +159,11 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
-    """Seconds. A client that says nothing for so long is hung up on: it holds a thread."""
+    """Timeout in seconds. A client that sends nothing for this long is disconnected, since it occupies a thread."""
     ready: Callable[[], bool]
     hindered: Callable[[], str]
     domains: Sequence[str] = ()
-    """Below which the names of this network lie."""
+    """Domains of this network's names."""
 
     def do_GET(self) -> None:
         if self.path == "/metrics" and not all(is_inside(host, self.domains) for host in self._hosts()):
@@ -172,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
                 403, b"the header Host is a name of the internet; ask for an address or a name of this network\n"
             )
         elif self.path == "/metrics":
-            self.hindered()  # the gauge of conditions says what holds now
+            self.hindered()  # updates the gauge of conditions
             self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
         elif self.path == "/livez":
             self._answer(200, b"ok\n")
@@ -183,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"see /metrics, /livez and /readyz\n")
 
     def _hosts(self) -> Sequence[str]:
-        """What the client calls this server; nothing where it is no browser."""
+        """Return the client's names for this server; empty if it is not a browser."""
         return self.headers.get_all("Host", [])
 
     def end_headers(self) -> None:
@@ -192,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Probes come every few seconds; they are not worth a log line each."""
+        """Log nothing: probes come every few seconds."""
 
     def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

@@ -1,8 +1,8 @@
 """A process that runs services: signals, threads, logs, its name and its share of the machine.
 
-`main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
-then returns from `run`; after `drain_s` without that, or at a second signal, the process leaves at once. Either
-is safe: what was in hand is delivered again to another worker.
+The `main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
+then returns from `run`; if it has not within `drain_s`, or at a second signal, the process leaves at once. Either is
+safe: unfinished messages are delivered again to another worker.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ EXIT_NOT_DRAINED = 1
 _DRAINING = (signal.SIGTERM, signal.SIGINT)
 _SAYING_S = 1.0
 _ENOUGH = b"\0"
-"""No signal has this number: it ends the thread that listens."""
+"""Not a signal number: it ends the listening thread."""
 
 
 def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles] = dict, **about: str) -> None:
-    """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
+    """Run one service as this process: logs, metrics endpoint, signals. Raises the error that stopped the service.
 
-    `troubles`: what keeps its servers from working. `about`: what all that it logs is about
+    `troubles`: returns what keeps its servers from working. `about`: fields of everything that it logs
     (`essp_common.runtime.logs.ABOUT`). Raises `ConfigError` for a bus that no other process can reach: the service
-    would wait for ever.
+    would wait forever.
     """
     set_up_logging(settings, service.name, **about)
     if settings.bus.startswith("memory:"):
@@ -91,9 +91,9 @@ def _leave() -> None:
 def drained_by_signals(
     services: Sequence[Service], drain_s: float, draining: threading.Event | None = None
 ) -> Iterator[None]:
-    """Within this block SIGTERM and SIGINT drain `services`. Only the main thread may enter it.
+    """Drain `services` at SIGTERM and SIGINT within this block. Only the main thread may enter it.
 
-    A second signal, or `drain_s` seconds after the first, ends the process. `draining` is set by the first.
+    A second signal, or `drain_s` seconds after the first, ends the process. The first one sets `draining`.
     """
     seen = draining or threading.Event()
     timer = threading.Timer(drain_s, _leave_undrained, [drain_s])
@@ -104,7 +104,7 @@ def drained_by_signals(
         for service in services:
             try:
                 service.drain()
-            except Exception as error:  # noqa: BLE001  the others are to leave all the same
+            except Exception as error:  # noqa: BLE001  the others must be drained all the same
                 unexpected("essp-drain", error)
 
     def on_signal() -> None:
@@ -112,7 +112,7 @@ def drained_by_signals(
             os._exit(EXIT_INTERRUPTED)
         seen.set()
         timer.start()
-        guarded("essp-drain", drain).start()  # may take its time
+        guarded("essp-drain", drain).start()  # may take a while
 
     try:
         with _heard(on_signal):
@@ -123,32 +123,33 @@ def drained_by_signals(
 
 @contextmanager
 def _heard(on_signal: Callable[[], None]) -> Iterator[None]:
-    """Within this block `on_signal` is called at each SIGTERM and SIGINT, from a thread of its own.
+    """Call `on_signal` at each SIGTERM and SIGINT within this block, in a separate thread.
 
-    A handler of Python's runs only when the main thread next runs Python. One that begins to wait at the moment the
-    signal arrives never does. What the interpreter writes into a pipe is heard at once, whatever the main thread does.
+    A Python signal handler runs only when the main thread next executes Python code; if the main thread starts to block
+    at the moment the signal arrives, that is never. The interpreter's wakeup pipe is readable at once, whatever the
+    main thread does.
     """
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
 
     def listen() -> None:
-        while number := os.read(heard, 1)[0]:
+        while number := os.read(read_end, 1)[0]:
             if number in _DRAINING:
                 try:
                     on_signal()
-                except Exception as error:  # noqa: BLE001  the second signal is heard, too, and ends the process
+                except Exception as error:  # noqa: BLE001  the second signal must still be received
                     unexpected("essp-signals", error)
 
     listener = guarded("essp-signals", listen)
     listener.start()
-    told_before = signal.set_wakeup_fd(told)
-    # Without a handler of Python's the interpreter would write nothing.
+    fd_before = signal.set_wakeup_fd(write_end)
+    # Without a Python handler, the interpreter would write nothing to the pipe.
     handled_before = {number: signal.signal(number, lambda *_: None) for number in _DRAINING}
 
     def undo() -> None:
         for number, handler in handled_before.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(told_before)
+        signal.set_wakeup_fd(fd_before)
 
     _undone_in_forks.append(undo)
     try:
@@ -156,17 +157,18 @@ def _heard(on_signal: Callable[[], None]) -> Iterator[None]:
     finally:
         _undone_in_forks.remove(undo)
         undo()
-        os.write(told, _ENOUGH)
+        os.write(write_end, _ENOUGH)
         listener.join()
-        os.close(told)
-        os.close(heard)
+        os.close(write_end)
+        os.close(read_end)
 
 
 _undone_in_forks: list[Callable[[], None]] = []
 
 
 def _forked() -> None:
-    """A fork, such as one of a pool of `multiprocessing`, ends of its signals, and does not tell its parent of them."""
+    """A fork, such as a worker of a `multiprocessing` pool, dies from its signals and does not forward them to its
+    parent."""
     while _undone_in_forks:
         _undone_in_forks.pop()()
 
@@ -176,10 +178,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks either
 
 
 def run_all(services: Sequence[Service]) -> None:
-    """Run services side by side, each in a thread named after it, until all have ended.
+    """Run services in parallel, each in a thread named after it, until all have ended.
 
-    When one raises or cannot be started, the others are drained, and the first error is raised again once all have
-    ended.
+    If one raises or cannot be started, the others are drained, and the first error is raised again when all have ended.
     """
     errors: list[BaseException] = []
     lock = threading.Lock()
@@ -199,7 +200,7 @@ def run_all(services: Sequence[Service]) -> None:
         for thread in threads:
             thread.start()
             started.append(thread)
-    except RuntimeError as error:  # the machine starts no more
+    except RuntimeError as error:  # the machine cannot start more threads
         errors.append(error)
         for service in services:
             service.drain()
@@ -210,39 +211,40 @@ def run_all(services: Sequence[Service]) -> None:
 
 
 def worker_name(settings: Settings) -> str:
-    """This process's name in messages: as configured, else host name, process id, and what no other process has.
+    """Return this process's name in messages: as configured, else host name, process id, and a random token.
 
-    Containers that share the network of their host share its name, too, and each has a process 1.
+    Containers that share their host's network also share its name, and each has a process 1.
     """
     pid = os.getpid()
     return settings.worker or f"{process_name(pid)}.{_token(pid)}"
 
 
 def process_name(pid: int) -> str:
-    """How the name of a process of this host begins: what comes before its last point."""
+    """Return the first part of the name of a process on this host: everything before its last dot."""
     return f"{socket.gethostname()}-{pid}"
 
 
 @cache
 def _token(pid: int) -> str:
-    """The same for as long as this process lives; its forks have others."""
+    """Return a token that is constant for the life of this process; its forks have other tokens."""
     return secrets.token_hex(2)
 
 
 def set_up_logging(settings: Settings, pool: str = "", **about: str) -> None:
-    """Log as the settings say; see `essp_common.runtime.logs.set_up`."""
+    """Configure logging as set; see `essp_common.runtime.logs.set_up`."""
     logs.set_up(settings.log_level, settings.log_format, worker_name(settings), pool, about)
 
 
 def cpu_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPUs this process may use: its affinity, and the container's quota (cgroup v2 or v1) rounded up."""
+    """Return the number of CPUs that this process may use: its affinity, and the container's quota (cgroup v2 or v1)
+    rounded up."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """CPUs by quota, or None where there is no limit."""
+    """Return the CPU quota, or None if there is no limit."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -259,7 +261,7 @@ def _quota(cgroup: Path) -> float | None:
 def _leave_undrained(drain_s: float) -> None:
     saying = threading.Thread(target=_say_undrained, args=[drain_s], name="essp-undrained", daemon=True)
     saying.start()
-    saying.join(_SAYING_S)  # nobody may read what is written, and then it waits for ever
+    saying.join(_SAYING_S)  # writing may block forever if no one reads the output
     os._exit(EXIT_NOT_DRAINED)
 
 

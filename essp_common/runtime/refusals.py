@@ -1,7 +1,7 @@
-"""What a server has refused to do, call by call: one may be refused while others work.
+"""What a server has refused, by call: one call may be refused while others work.
 
-A refusal is over when the same call works. It is forgotten where none follows, since nobody knows whether it still
-holds.
+A refusal is over when the same call succeeds. It expires if the call is not repeated, since it is then unknown whether
+it still holds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FORGOTTEN_S = 30.0
 class _Refused(NamedTuple):
     words: str
     told_s: float
-    """From when on people are told."""
+    """When users start to see it."""
     since_s: float
     last_s: float
-    """When it was refused last."""
+    """When the call was last refused."""
 
 
 class Refusals:
@@ -34,12 +34,12 @@ class Refusals:
         forks.follow(self)
 
     def forked(self) -> None:
-        """A thread may have had the lock."""
+        """Replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
 
     def refused(self, call: str, words: str, lasts_s: float = 0.0) -> float:
-        """The server has refused this call; for how many seconds it has done so. `lasts_s`: what is over within so long
-        is nothing to tell of."""
+        """Note that the server has refused this call. Returns for how many seconds it has done so. `lasts_s`: refusals
+        that last shorter than this are not reported."""
         with self._lock:
             now_s = self._clock()
             before = self._refused.get(call)
@@ -48,14 +48,14 @@ class Refusals:
             return now_s - since_s
 
     def works(self, call: str) -> None:
-        """The server has done this call."""
-        if call in self._refused:  # hardly ever, and each clip comes by here
+        """Note that the server has carried out this call."""
+        if call in self._refused:  # hardly ever, and every clip passes here
             with self._lock:
                 self._refused.pop(call, None)
 
     @property
     def words(self) -> str:
-        """Why the call was refused that was refused last; empty: none is."""
+        """Why the most recently refused call was refused; empty if none is."""
         with self._lock:
             now_s = self._clock()
             told = [it for it in self._refused.values() if it.told_s <= now_s < it.last_s + _FORGOTTEN_S]

@@ -1,17 +1,17 @@
-"""Waiting until a server that does not answer is back.
+"""Waits until a server that does not answer is back.
 
-A `TransientError` says that the same call may work later, and after how many seconds it is worth another try. A
-caller that cannot continue without an answer repeats the call. There are two forms of this:
+A `TransientError` says that the same call may work later, and how many seconds to wait before another try. A caller
+that cannot continue without an answer repeats the call, in one of two forms:
 
     retry_transient(call, leaving, wait)    one call, repeated until it works
 
     outage = Outage("decoder", stopping.wait)
-    while not stopping.is_set():    a loop that decides by itself when it is over
+    while not stopping.is_set():    a loop with its own end condition
         with outage:
-            ...                     a TransientError in here is logged, waited for, and the block is left
+            ...                     a TransientError in here is logged, waited for, and suppressed
 
-Other errors of ESSP's pass through both. What is repeated has to be idempotent; so `retry_transient` also repeats what
-ended of an error that nobody expected, twice: one of them must not fail a job.
+Other errors of ESSP pass through both. Repeated calls must be idempotent. So `retry_transient` also repeats a call
+after an unexpected error, twice: a single one must not fail a job.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _UNEXPECTED_TRIES, _UNEXPECTED_WAIT_S = 3, 0.5
 
 
 class Outage:
-    """A block that may fail because a server does not answer. Can be entered again and again."""
+    """A block that may fail because a server does not answer. Can be entered repeatedly."""
 
     def __init__(self, who: str, wait: Callable[[float], object], longest_wait_s: float | None = None) -> None:
-        """`who` begins the line in the log. `wait` is given the seconds to wait; an event's `wait` ends it early.
-
-        With `longest_wait_s` each failure in a row doubles the wait up to that; without, the error alone says how long.
+        """`who` begins the log line. `wait` receives the seconds to wait; an event's `wait` can end it early. With
+        `longest_wait_s`, each failure in a row doubles the wait up to that; without it, only the error determines the
+        wait.
         """
         self._who = who
         self._wait = wait
@@ -47,7 +47,7 @@ class Outage:
         self._failures = 0
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,10 +67,10 @@ class Outage:
 def retry_transient(
     call: Callable[[], T], leaving: Callable[[], bool], wait: Callable[[float], object] = time.sleep
 ) -> T:
-    """What `call` returns, once bus, cache and store answer.
+    """Call `call` until bus, cache and store answer, and return its result.
 
-    Raises the last `TransientError` if `leaving()`: the work at hand is delivered again to another process. Raises the
-    third of errors in a row that nobody expected.
+    Raises the last `TransientError` if `leaving()`: the current work is delivered again to another process. Raises the
+    third unexpected error in a row.
     """
     unexpected = 0
     while True:

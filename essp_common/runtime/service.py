@@ -14,7 +14,7 @@ class Service(Protocol):
     name: str
 
     def run(self) -> None:
-        """Work until drained or finished. Raises what stopped it otherwise."""
+        """Work until drained or finished. Raises the error that stopped it otherwise."""
 
     def drain(self) -> None:
-        """Take nothing new, finish what is in hand, let `run` return. Thread-safe, idempotent."""
+        """Accept no new work, finish the current work, and make `run` return. Thread-safe, idempotent."""

@@ -1,9 +1,9 @@
 """Memory shared with a child, which writes clips there; this process uses them without a copy.
 
-A slot is taken before a clip is made. It becomes free by itself, in any thread, when nothing refers any more to the
-view that was handed out or to anything made of it (a slice, a NumPy array). So a decoder's clip that the cache copies
-(Redis) occupies its slot for one request, and one that an in-process cache keeps occupies it for as long as it is kept.
-Free slots are reused at once, because touching new pages costs more than copying a clip.
+A slot is taken before a clip is decoded. It becomes free automatically, in any thread, when nothing refers any more to
+the view that was handed out or to anything derived from it (a slice, a NumPy array). So a decoder's clip that the cache
+copies (Redis) occupies its slot for one request, and one that an in-process cache keeps occupies it for as long as it
+is kept. Free slots are reused at once, because touching new pages costs more than copying a clip.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from essp_common.runtime.memory_file import memory_file
 _PAGE = 4096
 _CLASSES_PER_DOUBLING = 8
 _FIRST_SIZE = 1 << 32
-"""Address space, not memory: the pages of the file that nobody has touched do not exist. So much that a larger mapping
-is hardly ever needed: in it every page of every slot has to be found again, which takes longer than copying a clip."""
+"""Address space, not memory: pages of the file that were never touched do not exist. Large enough that it hardly ever
+has to be remapped: in a new mapping, every page of every slot faults again, which takes longer than copying a clip."""
 _FULL_RETRY_S = 1.0
 
 
@@ -40,16 +40,16 @@ class SharedMemory:
     def __init__(self) -> None:
         self.fd = memory_file("essp-clips")
         self.size = 0
-        """Bytes that are mapped, most of them perhaps not in use; it only grows."""
+        """Number of mapped bytes, possibly most of them unused; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
         self._end = 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)
-        """Size -> where free slots of it begin."""
+        """Size -> where free slots of this size begin."""
 
     def take(self, size: int) -> Slot:
-        """A slot of at least `size` bytes, with its previous content. Give it back, or hand out a view of it.
+        """Take a slot of at least `size` bytes, with its previous content. Give it back, or hand out a view of it.
 
-        Raises `Unavailable` if the machine has no memory for it at present.
+        Raises `Unavailable` if the machine does not have enough memory at present.
         """
         size = _size_class(size)
         try:
@@ -83,13 +83,13 @@ class SharedMemory:
         self._free[slot.size].append(slot.start)
 
     def copy(self, slot: Slot, length: int) -> bytes:
-        """A copy of the first bytes of a slot. The slot stays taken."""
+        """Return a copy of the first bytes of a slot. The slot stays taken."""
         return self._mapped[slot.start : slot.start + length]
 
     def view(self, slot: Slot, length: int, writable: bool = False) -> memoryview:
-        """A view of the first bytes of a slot, read-only unless it is to be `writable`.
+        """Return a view of the first bytes of a slot, read-only unless `writable`.
 
-        The slot becomes free when the view and everything made of it are gone.
+        The slot becomes free when the view and everything derived from it are gone.
         """
         lent = _Lent(length, np.uint8, self._mapped, slot.start)
         lent.start, lent.free = slot.start, self._free[slot.size]
@@ -103,16 +103,16 @@ class SharedMemory:
 
 
 class _Lent(np.ndarray[tuple[int], np.dtype[np.uint8]]):
-    """What a view is of. It lives as long as the view and everything made of it, then its slot is free.
+    """The owner of a view's memory. It lives as long as the view and everything derived from it; then its slot is free.
 
-    For each clip in memory this is one object for the garbage collector to look at; `weakref.finalize` makes several.
+    This is one object per clip for the garbage collector to visit; `weakref.finalize` would create several.
     """
 
     __slots__ = ("free", "start")
     start: int
     """Where its slot begins."""
     free: list[int]
-    """Where the free slots of this size begin."""
+    """The free list for this size."""
 
     def __del__(self) -> None:
         self.free.append(self.start)

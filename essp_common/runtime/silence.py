@@ -1,7 +1,7 @@
-"""For how long a server has not answered the calls that were made to it.
+"""For how long a server has not answered.
 
-A client waits for an answer, and gives up after its time limit; then its caller tries again. To people all of that is
-one silence, which began with the first call. Nothing is asked for this: only what is called anyway is known.
+A client waits for an answer, and gives up after its timeout; then its caller tries again. To users all of that is one
+silence, which began with the first call. No extra calls are made for this: only actual calls are observed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from essp_common.errors import Unavailable
 from essp_common.runtime import forks
 
 _FORGOTTEN_S = 60.0
-"""A call that was given up counts for so long when no other follows: nobody knows whether the server answers now."""
+"""How long an unanswered call counts if no other follows: then it is unknown whether the server would answer."""
 
 
 class Silence:
@@ -25,20 +25,21 @@ class Silence:
         self._clock = clock
         self._lock = threading.Lock()
         self._under_way: dict[object, float] = {}
-        """When each call began."""
+        """When each call under way began."""
         self._vain: tuple[float, float] | None = None
-        """When the first of the calls in vain began, and when the last one ended; None: the last one was answered."""
+        """When the first of the unanswered calls began, and when the last one ended; None if the last one was
+        answered."""
 
         forks.follow(self)
 
     def forked(self) -> None:
-        """A thread may have had the lock, and no call of the parent's is under way here."""
+        """Replace the lock, which another thread may have held, and forget the parent's calls."""
         self._lock = threading.Lock()
         self._under_way = {}
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call. `Unavailable` says that there was no answer; every other error is one."""
+        """Observe a call. `Unavailable` means that there was no answer; any other error is an answer."""
         token, began_s = object(), self._clock()
         with self._lock:
             self._under_way[token] = began_s
@@ -57,7 +58,7 @@ class Silence:
                     self._vain = (self._vain[0] if self._vain else began_s, self._clock())
 
     def lasts_s(self) -> float:
-        """How long it has lasted; 0: there is none."""
+        """Return how long the silence has lasted; 0 if there is none."""
         with self._lock:
             now_s = self._clock()
             began_s = min(self._under_way.values(), default=now_s)

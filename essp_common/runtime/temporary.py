@@ -1,10 +1,10 @@
-"""Temporary folders that no process leaves for good, however it ends.
+"""Temporary folders that are always removed eventually, however their process ends.
 
     essp-KIND-HOST-RANDOM/      in the folder for temporary files, which TMPDIR names; RANDOM: 32 hexadecimal digits
 
-A process that is killed removes nothing. It has its folder locked for as long as it lives, and so has a fork of it.
-Whoever makes a folder first removes those of its kind, user and machine that nobody has locked. On a file system
-without locks they stay.
+A process that is killed removes nothing. But each process holds a lock on its folder while it lives, and so do its
+forks. Before a process creates a folder, it removes the unlocked ones of the same kind, user and machine. On a file
+system without locks, they stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TemporaryFolder:
         self.path, self._lock = _locked_folder(parent, prefix)
 
     def __enter__(self) -> str:
-        """Its path."""
+        """Return its path."""
         return self.path
 
     def __exit__(
@@ -45,7 +45,7 @@ class TemporaryFolder:
         unbroken(self.remove)
 
     def remove(self) -> None:
-        """It, and all that is in it. Idempotent."""
+        """Remove the folder with its contents. Idempotent."""
         if self._lock < 0 or self._process != os.getpid():
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -59,9 +59,9 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
         os.mkdir(path, 0o700)
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # taken for one that was left
+        except FileNotFoundError:  # another process took it for a leftover and removed it
             continue
-        with suppress(OSError):  # no locks here
+        with suppress(OSError):  # no locks on this file system
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return path, lock
@@ -71,12 +71,12 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
 def _remove_left(parent: str, prefix: str) -> None:
     with suppress(OSError):
         for name in os.listdir(parent):
-            if _RANDOM.fullmatch(name.removeprefix(prefix)) and name.startswith(prefix):  # nobody else names one so
+            if _RANDOM.fullmatch(name.removeprefix(prefix)) and name.startswith(prefix):  # only ESSP uses such names
                 _remove_unlocked(os.path.join(parent, name))
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove this user's folder, if no process has it locked; nobody else's, and nothing that a link names."""
+    """Remove a folder of this user that no process has locked; never another user's, and never through a link."""
     with suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

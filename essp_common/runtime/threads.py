@@ -1,13 +1,13 @@
-"""Threads that last as long as their process, and errors in them that nobody expected.
+"""Threads that last as long as their process, and unexpected errors in them.
 
-A thread that ends of an error does so unseen: what it did is not done any more, and everything else goes on. So long-
-lived threads are started here, and none ends silently:
+A thread that dies of an error does so silently: its work stops, and everything else continues. So long-lived threads
+are started here, and they never die silently:
 
-    lasting(name, run, ended)     begins `run` again after an error, until `ended`: for loops that only look or tell
-    guarded(name, run, failed)    runs once; after an error `failed` says what follows, such as the end of the process
+    lasting(name, run, ended)     restarts `run` after an error, until `ended`: for loops that only observe or report
+    guarded(name, run, failed)    runs once; after an error, `failed` decides what follows, such as ending the process
 
-Each such error is in the log with its traceback, and counted (`essp_unexpected_errors_total`). Errors that a thread
-expects are its own to handle; one that raises its error again in whoever asks it next needs neither.
+Each such error is logged with its traceback, and counted (`essp_unexpected_errors_total`). A thread handles expected
+errors itself; a thread that raises its error again in its next caller needs neither of these.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LONGEST_PAUSE_S = 30.0
 
 
 def lasting(name: str, run: Callable[[], object], ended: threading.Event, of: str = "") -> threading.Thread:
-    """A thread, not started yet, that ends when `run` returns, or fails once `ended` is set.
+    """Return a thread, not started yet, that ends when `run` returns, or when it fails after `ended` is set.
 
-    `of`: what else belongs to its name, and is not counted apart.
+    `of`: a further part of the thread's name, which is not counted separately.
     """
 
     def again() -> None:
@@ -36,7 +36,7 @@ def lasting(name: str, run: Callable[[], object], ended: threading.Event, of: st
             try:
                 run()
                 return
-            except Exception as error:  # noqa: BLE001  of any kind: whoever it is has to go on
+            except Exception as error:  # noqa: BLE001  of any kind: the loop must continue
                 unexpected(name, error)
             if ended.wait(pause_s):
                 return
@@ -48,12 +48,12 @@ def lasting(name: str, run: Callable[[], object], ended: threading.Event, of: st
 def guarded(
     name: str, run: Callable[[], object], failed: Callable[[], object] | None = None, of: str = ""
 ) -> threading.Thread:
-    """A thread, not started yet, that runs once; `failed` is called where it ends of an error."""
+    """Return a thread, not started yet, that runs once; if it dies of an error, `failed` is called."""
 
     def once() -> None:
         try:
             run()
-        except Exception as error:  # noqa: BLE001  of any kind: it is not to pass unseen
+        except Exception as error:  # noqa: BLE001  of any kind: it must not pass unnoticed
             unexpected(name, error)
             if failed is not None:
                 failed()
@@ -62,7 +62,7 @@ def guarded(
 
 
 def unexpected(where: str, error: BaseException) -> None:
-    """Log and count an error that nobody expected, by who goes on in spite of it. `where`: one of few names."""
+    """Log and count an unexpected error, by the part that continues in spite of it. `where`: one of few names."""
     metrics.UNEXPECTED.labels(where).inc()
     log.error("%s: unexpected error; the thread continues", where, exc_info=error)
 

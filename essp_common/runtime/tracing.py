@@ -1,15 +1,16 @@
-"""Traces: the way of a clip from its seed to the step that trains on it, as OpenTelemetry spans, of a sample of clips.
+"""Traces: the path of a clip from its seed to the step that trains on it, as OpenTelemetry spans, for a sample of
+clips.
 
     clip                 a seed for it is issued (master); the others are its children
-    decode               its share of the time in which its work unit was decoded; ends when it is stored (decoder)
-    extract <stream>     from its frames to a stream that is made of them and stored (extractor)
-    train, evaluate      the step of the batch that it is in (trainer)
+    decode               its share of the decoding time of its work unit; ends when it is stored (decoder)
+    extract <stream>     from its frames to a stream made from them and stored (extractor)
+    train, evaluate      the step of its batch (trainer)
 
-ESSP_TRACES names the collector, which speaks OTLP over HTTP; ESSP_TRACE_SHARE says which share of the clips is traced.
-Ids follow from what a clip is (job, purpose, epoch, index). So every process knows by itself which clips are traced,
-and under which ids, and messages carry none. Without ESSP_TRACES nothing is loaded, and a call costs nothing.
+ ESSP_TRACES names the collector, which speaks OTLP over HTTP; ESSP_TRACE_SHARE is the share of the clips that are
+traced. Ids are computed from a clip's identity (job, purpose, epoch, index). So every process knows which clips are
+traced under which ids, and messages carry no ids. Without ESSP_TRACES nothing is loaded, and a call costs nothing.
 
-A collector that does not answer costs spans and nothing else; the library says so in the log.
+If a collector does not answer, only spans are lost; the library logs that.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 _HELD = 10_000
-"""Spans that wait to be sent; more are left out."""
+"""Spans waiting to be sent; further ones are dropped."""
 _SEND_MS = 2_000
 _ROOT = "clip"
 _LOW = 2**56 - 1
-"""The part of an id that is random for all, as W3C's Trace Context Level 2 has it."""
+"""The part of an id that is random in W3C's Trace Context Level 2."""
 
 
 class Clip(Protocol):
-    """What a clip is: a `ClipRef`."""
+    """The identity of a clip: a `ClipRef`."""
 
     job: str
     purpose: Any
@@ -55,31 +56,32 @@ def traces() -> bool:
 
 
 def span(name: str, clip: Clip, seconds: float = 0.0, **attributes: str | int) -> None:
-    """Something that has just ended was done with a clip, and took so long."""
+    """Record an operation on a clip that has just ended after this many seconds."""
     if _exporter is not None:
         _exporter(name, (clip.job, int(clip.purpose), clip.epoch, clip.index), seconds, attributes)
 
 
 def issued(job: str, purpose: int, epoch: int, index: int) -> None:
-    """A seed for this clip is issued: its trace begins."""
+    """Record that a seed for this clip is issued: its trace begins."""
     if _exporter is not None:
         _exporter(_ROOT, (job, purpose, epoch, index), 0.0, {})
 
 
 def ids_of(job: str, purpose: int, epoch: int, index: int) -> tuple[int, int]:
-    """The ids of a clip's trace (128 bits) and of its first span (64 bits); neither is ever 0."""
+    """Return the ids of a clip's trace (128 bits) and of its first span (64 bits); neither is ever 0."""
     digest = hashlib.blake2b(f"{job}/{purpose}/{epoch}/{index}".encode(), digest_size=24).digest()
     return int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:], "big") or 1
 
 
 def is_sampled(trace_id: int, share: float) -> bool:
-    """Whether a clip is among this share, by its trace's id: in every process, and in every larger share, too."""
+    """Whether a clip belongs to this share, by its trace id: the same in every process, and also true for every larger
+    share."""
     return trace_id & _LOW < share * (_LOW + 1)
 
 
 def exported(collector: str, share: float, service: str, worker: str) -> AbstractContextManager[None]:
-    """Within this block spans are sent to a collector (`http://host:4318`; empty: to none). Spans that are left at its
-    end are sent before it ends. Raises `ConfigError` at once if OpenTelemetry is not installed."""
+    """Send spans to a collector within this block (`http://host:4318`; empty: to none). Remaining spans are sent at its
+    end. Raises `ConfigError` at once if OpenTelemetry is not installed."""
     if not collector:
         return nullcontext()
     with needs_extra("ESSP_TRACES"):
@@ -101,7 +103,7 @@ def _sending(sender_of: Callable[[], BatchSpanProcessor], resource: Resource, sh
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    sender = sender_of()  # has a thread
+    sender = sender_of()  # starts a thread
 
     def export(name: str, key: tuple[str, int, int, int], seconds: float, attributes: dict[str, str | int]) -> None:
         trace_id, root_id = ids_of(*key)

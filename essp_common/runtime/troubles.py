@@ -1,6 +1,7 @@
-"""What may be wrong with a process's own servers: the kinds, and what a process sees of them now.
+"""What may be wrong with a process's own servers: the kinds, and what a process currently observes.
 
-Apart from `conditions.py`, so that what only has troubles, as an adapter has, loads no more than it needs.
+Separate from `conditions.py`, so that components which only have troubles, such as adapters, load no more than they
+need.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 LASTS_S = 15.0
-"""What is over within so long is no condition of a process: a rebalance, a failover, a retry."""
+"""A trouble that passes within this time is not a condition of a process: a rebalance, a failover, a retry."""
 
 
 class Kind(StrEnum):
-    """What may be wrong. `MEANINGS` has a sentence for each, with what to do."""
+    """What may be wrong. `MEANINGS` has a sentence for each kind, with a remedy."""
 
     UNASSIGNED = "unassigned"
     NO_WORKERS = "no-workers"
@@ -63,7 +64,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.DEFECT: "a part of the master fails with an unexpected error, and is retried; everything else continues; "
     "the log of the master has the error: report it",
 }
-"""What each kind means and what to do, for people who know no more than that."""
+"""What each kind means and what to do, for users who know no more than that."""
 
 Troubles = Mapping[Kind, str]
-"""What a process sees of its own servers: what is wrong now, each in words with what to do."""
+"""The present troubles of a process with its servers, each in words with a remedy."""

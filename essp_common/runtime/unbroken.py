@@ -1,10 +1,10 @@
-"""What no signal breaks off half-way: to begin and to end threads, processes and files.
+"""Protects calls from being interrupted by signals: starting and ending threads, processes and files.
 
-Python calls the handlers of signals in the main thread, between any two instructions, and what they raise there
-(KeyboardInterrupt at Ctrl-C, SystemExit, a timeout of somebody's) ends what it meets. A `finally` that ends a job is
-met by the second Ctrl-C. So that is done in a thread of its own, and only waiting for it can be interrupted.
+Python runs signal handlers in the main thread, between any two instructions, and an exception that they raise there
+(KeyboardInterrupt at Ctrl-C, SystemExit, some timeout) interrupts whatever is running. A second Ctrl-C can hit the
+`finally` block that ends a job. So such calls run in a separate thread, and only waiting for them can be interrupted.
 
-What is asked for after an interrupt waits for what the interrupt has left under way: a folder is removed once the job
+A call after an interrupt waits for the call that the interrupt has left running: a folder is removed only when the job
 that writes into it has ended.
 """
 
@@ -19,27 +19,28 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _last: threading.Thread | None = None
-"""The thread of the call that came last."""
+"""The thread of the latest call."""
 
 
 def unbroken(call: Callable[[], T]) -> T:
-    """What `call` returns or raises. If a signal's handler raises meanwhile, so does this, at once; `call` goes on, and
-    the process does not end before it has."""
+    """Return or raise what `call` does. If a signal handler raises meanwhile, this raises at once, `call` continues,
+    and the process does not end before it has."""
     global _last
-    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():  # then no thread runs any more
+    # at shutdown, no thread can run any more
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return call()
     outcome: Future[T] = Future()
     before = _last
     _last = threading.Thread(target=_run, args=[call, outcome, before], name="essp-unbroken")
     try:
         _last.start()
-    except RuntimeError:  # no more threads here, or the interpreter ends
+    except RuntimeError:  # no more threads here, or the interpreter is shutting down
         _last = before
         _run(call, outcome, before)
     try:
         return outcome.result()
     finally:
-        del outcome  # else an error, whose traceback has this frame, would hold itself
+        del outcome  # otherwise an error, whose traceback contains this frame, would keep itself alive
 
 
 def _run(call: Callable[[], T], outcome: Future[T], before: threading.Thread | None) -> None:
@@ -47,6 +48,6 @@ def _run(call: Callable[[], T], outcome: Future[T], before: threading.Thread | N
         before.join()
     try:
         outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001  raised where it was asked for
+    except BaseException as error:  # noqa: BLE001  raised in the caller
         outcome.set_exception(error)
         del outcome

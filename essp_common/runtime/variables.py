@@ -1,7 +1,7 @@
-"""The environment variables that ESSP reads, so that one which is misspelt does not go unnoticed.
+"""The environment variables that ESSP reads, so that a misspelt one does not go unnoticed.
 
-All processes of an installation may share an environment, and an image has the settings of its own services alone. So
-the names of all settings stand here; a test compares them with the classes (`config.py` of each service).
+All processes of an installation may share an environment, but an image contains only the settings of its own services.
+So the names of all settings are listed here; a test compares them with the classes (`config.py` of each service).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OF_OTHERS = """
     api_port decoder_limit demo_clips demo_epochs demo_videos job redis_limit redis_memory s3_password s3_port s3_user
     videos
 """
-"""Of commands and tests, and of the compose file, whose variables a shell may export."""
+"""Variables of commands and tests, and of the compose file, which a shell may export."""
 SETTINGS = frozenset(f"{PREFIX}{name.upper()}" for name in _OF_SERVICES.split())
 KNOWN = SETTINGS | {f"{PREFIX}{name.upper()}" for name in _OF_OTHERS.split()}
 _FOREIGN = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$|^ESSP_TEST_")
-"""What Kubernetes sets for each service, as in ESSP_MASTER_PORT_8080_TCP_ADDR, if the release is called essp."""
+"""What Kubernetes sets for each service if the release is called essp, such as ESSP_MASTER_PORT_8080_TCP_ADDR."""
 
 
 def misspelt(names: Iterable[str]) -> list[str]:
-    """A sentence for each variable that looks like a setting and is none."""
+    """Return a sentence for each variable that looks like a setting but is not one."""
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in KNOWN)
     return [_told(name) for name in unknown if not _FOREIGN.search(name)]
 

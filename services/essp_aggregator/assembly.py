@@ -2,8 +2,8 @@
 
 It reads each trainer's final checkpoint and scores, tries the job's strategies on the validation scores, and writes
 `model/`: first the members' weights and what the strategy has learned, then the manifest with the evidence. The test
-scores are reported and never used to choose. A second run writes the same bytes. Until the manifest is written, the one
-before it can be read with its files.
+scores are reported but never used to choose. A second run writes the same bytes. Until the new manifest is written, the
+previous one and its files stay readable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] | None:
-    """Trainer -> final checkpoint; None while a trainer is not done."""
+    """Trainer -> final checkpoint; None while any trainer is still running."""
     found = {}
     for trainer in spec.trainers:
         manifest = checkpoint.read_latest(store, trainer, spec.epochs)
@@ -63,14 +63,14 @@ def assemble(
     stores: Stores,
     attempt: Try = in_turn,
 ) -> FusedModel:
-    """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
+    """Fuse the trainers of a job, write the model, then free the clip features that it read.
 
-    `stores`: where the catalog is, which says what videos are too alike to learn from one and judge by another.
+    `stores`: where the catalog is. The catalog says which videos are too alike to learn from one and judge by another.
     `attempt`: tries the candidates.
 
-    What was fused before from the same checkpoints, by the same candidates, is returned as it is: trainers that end at
-    once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
-    not match, or features are lost.
+    If the same candidates were already fused from the same checkpoints, returns that model unchanged: trainers that
+    finish at the same time each trigger a fusion, and by the second one the features are gone. Raises `PermanentError`
+    if the trainers' scores do not match, or if features are lost.
     """
     members = _members(store, job, spec, finals)
     before = _assembled_before(store, job, spec, members)
@@ -97,7 +97,8 @@ def assemble(
 
 
 def _members(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """The trainers to fuse: all, but of a sweep that keeps its best only these, by the validation videos."""
+    """The trainers to fuse: all of them, except that a sweep with `keep` contributes only its best on the validation
+    videos."""
     kept = dict(finals)
     limited = {sweep: names for sweep, names in spec.sweeps.items() if spec.trainers[names[0]].keep}
     found = _scores(store, finals, "embed" if spec.aggregation.features else "validation") if limited else {}
@@ -120,7 +121,7 @@ def _members(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
 def _assembled_before(
     store: ObjectStore, job: str, spec: JobSpec, members: Mapping[str, Manifest]
 ) -> FusedModel | None:
-    """The model of this job, if it was fused from these checkpoints by these candidates."""
+    """The model of this job, if it was already fused from these checkpoints with these candidates; else None."""
     try:
         model = read_model(store, layout.MODEL_MANIFEST)
     except EsspError:
@@ -141,7 +142,7 @@ def _assembled(
     stores: Stores,
     attempt: Try,
 ) -> FusedModel:
-    """Fuse `members`; the figures are those of all trainers."""
+    """Fuse `members`. The reported figures cover all trainers, including those left out."""
     one = next(iter(members.values()))
     judging = {video for part in validation.values() for video in part.means.video_id}
     groups = groups_of(spec, stores, judging) if judging else NO_GROUPS
@@ -150,7 +151,8 @@ def _assembled(
         wanted = candidates(spec.aggregation, spec.data.targets)
         best, tried = try_candidates(wanted, chosen_from, attempt, groups) if chosen_from else (_equal(members), [])
         chosen = best.evidence
-        judged = [_evaluation(split, best, members) for split in (validation, test)]  # before anything is written
+        # Before anything is written, since this may raise.
+        judged = [_evaluation(split, best, members) for split in (validation, test)]
         model = FusedModel(
             format=2 if chosen.rule is None else 1,
             job=job,
@@ -206,7 +208,7 @@ def _evaluation(parts: Mapping[str, ClipScores], best: Fitted, members: Iterable
 
 
 def _write_fused(store: ObjectStore, split: str, parts: Mapping[str, ClipScores], best: Fitted) -> None:
-    """Write the fused scores for the report: the features that they come from are not kept."""
+    """Write the fused scores for the report, which cannot recompute them: the features behind them are not kept."""
     if not parts:
         return
     fused = best.aggregator.predict(align(parts).parts, best.state)

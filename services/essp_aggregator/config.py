@@ -1,4 +1,4 @@
-"""Settings of the aggregator: those of every service (`essp_common.runtime.config`), how it polls, and its children."""
+"""Settings of the aggregator: the common ones (`essp_common.runtime.config`), polling, and child processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from essp_common.runtime.config import Settings
 
 
 class AggregatorSettings(Settings):
-    """What an aggregator needs to know. What to fuse and how is in the job."""
+    """Settings of an aggregator. What to fuse, and how, is in the job."""
 
     poll_records: int = 500
-    """Maximum number of `essp.progress` messages per poll. Nearly all are not for the aggregator and cost little."""
+    """Maximum number of `essp.progress` messages per poll. Most of them do not concern the aggregator and cost
+    little."""
     aggregator_processes: int = Field(0, ge=0, le=1024)
-    """Candidates tried at the same time where that takes long, each in a child process of one thread. 0: one per CPU
-    (cgroup limits count).
+    """Number of candidates to try in parallel when that takes long, each in a single-threaded child process. 0: one per
+    CPU (cgroup limits count).
 
-    How many has no effect on the choice. Each needs memory for what it learns: see docs/aggregation.md.
+    The number does not affect the choice. Each process needs memory for what it learns: see docs/aggregation.md.
     """

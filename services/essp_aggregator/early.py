@@ -1,9 +1,9 @@
-"""Messages about jobs, or runs of jobs, of which this process knows nothing yet.
+"""Messages about jobs, or runs of jobs, that this process does not know yet.
 
-A job is announced before its last checkpoint is, but on another topic, so a process may read the two in another order.
-Such a message waits, and stays uncommitted, until the job is known. It is dropped only if `essp.control` was read to
-its end and holds no announcement: anybody may name jobs that there are not, and commands of jobs that were forgotten
-are gone. While the bus does not answer, nothing is dropped.
+A job is announced before its last checkpoint, but on another topic, so a process may read the two in the opposite
+order. Such a message waits, uncommitted, until the job is known. It is dropped only if `essp.control` was read to its
+end and contains no announcement: a message may name a job that never existed, and the commands of forgotten jobs are
+gone. While the bus does not answer, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from essp_common.pb.v1.messages_pb2 import Control
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""How long to wait for an announcement before the topic is searched for it."""
+"""How long to wait for an announcement before searching the topic for it."""
 _MOST = 100
-"""When so many messages wait, it is searched at once."""
+"""Once this many messages wait, the topic is searched at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class _Waiting:
     job: str
     fence: int
     search_at_s: float
-    """Infinite: its job is announced, and the feed has only to receive that."""
+    """Infinite once the job is known to be announced: the feed only has to receive the announcement."""
 
 
 def command_of(job: str, fence: int, control: ControlFeed) -> Control | None:
-    """The last command of a job; None while the job, or its run that has this fence, is not known."""
+    """The last command of a job; None while the job, or its run with this fence, is unknown."""
     command = control.latest(job)
     return command if command is not None and fence <= command.fence else None
 
 
 class Early:
-    """The messages that wait."""
+    """Holds the waiting messages."""
 
     def __init__(self, bus: Bus, leaving: Callable[[], bool]) -> None:
         self._bus = bus
@@ -58,17 +58,17 @@ class Early:
         return len(self._waiting)
 
     def add(self, record: Record, job: str, fence: int) -> None:
-        """Let this message wait for a job, in the run that has this fence (0: in any)."""
+        """Keep this message until the job, in the run with this fence (0: any run), is known."""
         self._waiting.append(_Waiting(record, job, fence, time.monotonic() + _PATIENCE_S))
 
     def take_known(self, control: ControlFeed) -> list[Record]:
-        """Those whose jobs are known by now, which wait no longer."""
+        """Remove and return the messages whose jobs are known by now."""
         known = [one for one in self._waiting if command_of(one.job, one.fence, control) is not None]
         self._waiting = [one for one in self._waiting if one not in known]
         return [one.record for one in known]
 
     def take_unannounced(self) -> list[Record]:
-        """Those that have waited for long, and whose jobs nobody has announced."""
+        """Remove and return the messages that have waited long enough and whose jobs were never announced."""
         unsearched = [one for one in self._waiting if one.search_at_s < math.inf]
         due = len(unsearched) >= _MOST or any(time.monotonic() >= one.search_at_s for one in unsearched)
         return self._searched(unsearched) if due else []
@@ -95,12 +95,12 @@ class Early:
         return unannounced
 
     def _announced(self) -> dict[str, int] | None:
-        """Job -> the highest fence of its commands; None: this process is leaving. Raises `EsspError`."""
+        """Job -> the highest fence of its commands; None if this process is leaving. Raises `EsspError`."""
         found: dict[str, int] = {}
         for record in read_all(self._bus, topics.CONTROL, self._leaving, whole=True):
             try:
                 control = parsed(Control, record)
-            except BadMessage:  # the feed says so
+            except BadMessage:  # the feed logs it
                 continue
             found[control.job] = max(control.fence, found.get(control.job, 0))
         return None if self._leaving() else found

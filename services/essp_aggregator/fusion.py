@@ -1,11 +1,11 @@
-"""Late fusion: which strategy makes one score of those of several streams, chosen on the validation split.
+"""Late fusion: chooses, on the validation split, the strategy that combines the scores of several streams into one.
 
-The strategies are those of `essp_engine.aggregation`. The choice goes by log loss under cross-validation, since what is
-fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. Videos
-that are too alike, such as those of one recording, are learned from or judged by together (`groups.py`). All
+The strategies live in `essp_engine.aggregation`. The criterion is log loss under cross-validation, because a fitted
+strategy always does slightly better on the videos that it was fitted to, and one more correct video may be chance.
+Videos that are too alike, such as those cut from one recording, stay on the same side of the split (`groups.py`). All
 functions are pure and use no random numbers: equal scores give an equal choice.
 
-What comes of a candidate depends on nothing but the scores, so each may be tried in a process of its own (`search.py`).
+The result of a candidate depends only on the scores, so each may be tried in a separate process (`search.py`).
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from essp_engine.aggregation.port import Aggregator, Parts, State, labels_of, tr
 
 _FOLDS = 5
 _SUM_ERROR = 1e-3
-"""Of probabilities in single precision, however many classes there are."""
+"""Tolerance for the sum of single-precision probabilities, for any number of classes."""
 
 Floats = NDArray[np.float64]
 Groups = Mapping[str, int | str]
-"""Video id -> what is equal for videos that are too alike. One that is not there stands for itself."""
+"""Video id -> a key that videos too alike share. A video without an entry forms its own group."""
 NO_GROUPS: Groups = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """The scores of several trainers for the videos that all of them scored."""
+    """The scores of several trainers, restricted to the videos that all of them scored."""
 
     parts: dict[str, ClipScores]
-    """Trainer -> scores, of the same videos in the same order."""
+    """Trainer -> scores, with the same videos in the same order."""
     left_out: tuple[str, ...]
-    """Videos that a trainer did not score, because none of their clips could be decoded."""
+    """Videos that some trainer did not score, because no clip of theirs could be decoded."""
     groups: NDArray[np.intp]
-    """(V,) from 0 on: equal for videos that are too alike to learn from one and judge by another."""
+    """(V,) group numbers, starting at 0; equal for videos that are too alike to learn from one and judge by another."""
 
     @property
     def classes(self) -> NDArray[np.int32]:
-        """(V,)"""
+        """(V,) class of each video."""
         return labels_of(self.parts)
 
     @property
     def truth(self) -> Labels:
-        """(V,) classes, or (V, C) labels, where each is learned by itself."""
+        """(V,) classes, or (V, C) labels if each label is learned independently."""
         return truth_of(self.parts)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A candidate that has learned from all validation videos, with the evidence."""
+    """A candidate fitted to all validation videos, with the evidence."""
 
     aggregator: Aggregator
     state: State
@@ -68,29 +68,29 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one candidate."""
+    """The result of one candidate."""
 
     losses: Floats | None
-    """`(V,)` log loss of each video after learning from others; None: all videos are too alike, or there is one."""
+    """`(V,)` log loss of each video after learning from others; None if all videos belong to one group."""
     state: State
-    """What it has learned from all videos."""
+    """What it learned from all videos."""
     weights: dict[str, float]
-    """Trainer -> its share."""
+    """Trainer -> its share of the fused score."""
     validation: Figures
-    """On these very videos."""
+    """Figures on the videos that it was fitted to."""
 
 
 Try = Callable[[Sequence[Candidate], Aligned], Sequence[Trial]]
-"""What came of each candidate, in their order."""
+"""Tries candidates; returns their results in the same order."""
 
 
 def in_turn(candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
-    """Try one candidate after the other, here."""
+    """Try the candidates one after the other in this process."""
     return [tried(scores, one.aggregator) for one in candidates]
 
 
 def tried(scores: Aligned, aggregator: Aggregator) -> Trial:
-    """Try one strategy. Raises `ValueError` if it gives no probabilities."""
+    """Try one strategy. Raises `ValueError` if its output is not a probability distribution."""
     losses = held_out_losses(scores, aggregator) if scores.groups.any() else None
     state = aggregator.fit(scores.parts)
     fused = _probabilities(aggregator, scores.parts, state, sum_to_1=scores.truth.ndim == 1)
@@ -98,10 +98,10 @@ def tried(scores: Aligned, aggregator: Aggregator) -> Trial:
 
 
 def align(parts: Mapping[str, ClipScores], groups: Groups = NO_GROUPS) -> Aligned:
-    """Keep the videos that every trainer scored and whose label is known.
+    """Keep the labelled videos that every trainer scored.
 
-    `groups`: which of them are too alike. Raises `ValueError` if none is left, or if the trainers disagree on classes
-    or labels.
+    `groups`: which of them are too alike. Raises `ValueError` if no video is left, or if the trainers disagree on
+    classes or labels.
     """
     names = tuple(parts)
     means = {name: part.means for name, part in parts.items()}
@@ -126,11 +126,11 @@ def try_candidates(
     attempt: Try = in_turn,
     groups: Groups = NO_GROUPS,
 ) -> tuple[Fitted, list[Strategy]]:
-    """The best candidate on the validation scores, and the evidence of all that were tried.
+    """The best candidate on the validation scores, and the evidence for all that were tried.
 
-    The best is the one with the lowest log loss on videos that it was not fitted to: each fifth of the videos is scored
-    after learning from the other four, with all videos of a group in one fifth. Of equal ones the first is chosen, and
-    so it is if there is one group or one video only. The chosen one then learns from all videos.
+    The best one has the lowest log loss on videos that it was not fitted to: each fifth of the videos is scored after
+    learning from the other four, and all videos of a group fall into the same fifth. The first candidate wins a tie,
+    and also wins if there is only one group or video. The winner then learns from all videos.
     """
     scores = align(parts, groups)
     trials = attempt(candidates, scores)
@@ -145,9 +145,9 @@ def try_candidates(
 def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
     """`(V,)` log loss of each video after learning from others.
 
-    Sums of products are too sure of themselves, means too little. That says nothing about their decisions, so each
-    strategy is compared at the sharpness that fits best, which is found on the other videos, too. Labels are fused by
-    means alone, which are compared as they are.
+    Products of probabilities are overconfident, and means are underconfident. Neither affects the decisions, so each
+    strategy is compared at its best-fitting sharpness, which is also found on the other videos. Labels are fused only
+    by means, and compared as they are.
     """
     truth = scores.truth
     asked = {name: part.unlabelled() for name, part in scores.parts.items()}
@@ -168,8 +168,10 @@ def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
 
 
 def _folds(scores: Aligned) -> Iterator[NDArray[np.bool_]]:
-    """The videos in fifths (each group for itself, if there are fewer), of which each has its share of every class, as
-    far as groups have one class each and are of a size."""
+    """Yield the held-out mask of each fifth of the videos; if there are fewer than five groups, one mask per group.
+
+    Each fifth gets its share of every class, provided that each group has one class and groups are of similar size.
+    """
     _, first = np.unique(scores.groups, return_index=True)
     folds = min(_FOLDS, len(first))
     fold = np.empty(len(first), dtype=np.int64)
@@ -192,7 +194,8 @@ def _evidence(candidate: Candidate, trial: Trial, chosen: Trial, groups: NDArray
 
 
 def _probabilities(aggregator: Aggregator, parts: Parts, state: State, *, sum_to_1: bool) -> Floats:
-    """`(V, C)` of the videos of aligned parts. Raises `ValueError` for what are no probabilities of these videos."""
+    """`(V, C)` probabilities for the videos of aligned parts. Raises `ValueError` if they are not valid
+    probabilities."""
     expected = next(iter(parts.values())).means
     found = aggregator.predict(parts, state)
     values = found.probabilities
@@ -210,20 +213,20 @@ def _bytes_of(state: State) -> bytes:
 
 
 def _standard_error(differences: Floats, groups: NDArray[np.intp]) -> float:
-    """Of their mean, where only those of different groups are independent: that of clustered observations (Cameron &
-    Miller, "A practitioner's guide to cluster-robust inference", 2015)."""
+    """Standard error of the mean difference with clustered observations: only different groups are independent (Cameron
+    & Miller, "A practitioner's guide to cluster-robust inference", 2015)."""
     sums = np.bincount(groups, differences - differences.mean())
     count = len(sums)
     return float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(differences))
 
 
 def _comparable(loss: float) -> float:
-    """Differences that only come from rounding do not decide."""
+    """Round, so that differences of floating-point rounding do not decide."""
     return round(float(loss), 6)
 
 
 def evaluate(parts: Mapping[str, ClipScores], fuse: Fuse) -> Evaluation:
-    """Figures of each trainer and of their fusion on one split."""
+    """Figures of each trainer, and of their fusion, on one split."""
     scores = align(parts)
     fused: VideoScores = fuse(scores.parts)
     return Evaluation(

@@ -1,10 +1,10 @@
-"""Which videos are too alike to learn from one and judge by another: those of one file or one group of the catalog.
+"""Finds the videos that are too alike to learn from one and judge by another: they share a file or a catalog group.
 
-It is the rule by which a validation split is carved out of the training videos (`essp_common.catalog.splits`). Data
-sets such as UCF-101 have several videos of each recording; who has learned one of them by heart is right about the
-others, and about nothing else.
+The same rule carves a validation split out of the training videos (`essp_common.catalog.splits`). Data sets such as
+UCF-101 contain several videos of each recording; a model that has memorised one of them is right about the others, but
+about nothing else.
 
-Where clips stand for themselves (`data.targets: spans`), those of one video are as much alike.
+If clips are judged independently (`data.targets: spans`), the clips of one video are too alike as well.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _COLUMNS = ("group",)
 
 
 def groups_of(spec: JobSpec, stores: Stores, names: Collection[str]) -> Groups:
-    """The groups of these videos, or clips that stand for themselves, as the catalog of the job tells them. If it is
-    gone, only the clips of one video are alike, with a warning.
+    """Read the groups of these videos, or of independently judged clips, from the job's catalog.
 
-    Records have no groups. Raises `TransientError`.
+    If the catalog is gone, logs a warning and groups only the clips of one video. Records have no groups. Raises
+    `TransientError`.
     """
     if spec.data.records:
         return NO_GROUPS
@@ -43,7 +43,7 @@ def groups_of(spec: JobSpec, stores: Stores, names: Collection[str]) -> Groups:
 
 
 def _shared(spec: JobSpec, stores: Stores, videos: Collection[str]) -> dict[str, int | str]:
-    """The groups of those of these videos that share one with another video of the catalog."""
+    """The groups of those videos that share a group with another video of the catalog."""
     try:
         rows = open_data(spec, stores, _COLUMNS).rows
     except TransientError:

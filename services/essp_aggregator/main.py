@@ -1,4 +1,4 @@
-"""`essp aggregator`: fuse the streams of finished trainers, until stopped."""
+"""`essp aggregator`: fuses the streams of finished trainers until stopped."""
 
 from __future__ import annotations
 

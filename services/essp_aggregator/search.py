@@ -1,14 +1,14 @@
-"""Where candidates are tried: in this process, or in child processes if that takes long.
+"""Tries candidates: in this process, or in child processes if that would take long.
 
     this process    scores ─▶ memory that all children map; the next candidate ─▶ a child that is free
     a child         learns six times (five folds, all videos) ─▶ losses, state and figures
 
-What decides is how much there is to read, not how many cores there are, and each child computes with one thread. So the
-same job gives the same numbers, to the last bit, with any number of processes.
+The amount of data to read decides between the two, not the number of cores, and each child computes with one thread. So
+the same job gives the same numbers, to the last bit, with any number of processes.
 
-A child that dies, for lack of memory as a rule, loses its candidate, which is tried once more when the others are done,
-with the machine to itself. If that fails too, so does the search: to leave the candidate out could change the choice.
-Children end with this process, however that ends.
+If a child dies, usually for lack of memory, its candidate is tried once more after the others are done, with the
+machine to itself. If that fails too, the search fails: leaving the candidate out could change the choice. Children end
+with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 
 _MODULE = "essp_aggregator.search_child"
 _WORTH = 10**8
-"""Numbers; candidates that read fewer are done before children have started and several have helped."""
+"""In numbers read. Less work than this is finished here before children have started and paid off."""
 _OF_A_FEATURE = 20
-"""Numbers of scores that are read in the time in which one of a feature is learned from."""
+"""Scores that can be read in the time needed to learn from one feature value."""
 _SAID_S = 10.0
-"""Seconds between two lines of progress."""
+"""Seconds between two progress lines."""
 _GONE_S = 5.0
-"""Until a child that has closed its connection is gone."""
+"""Seconds allowed for a child to exit after it has closed its connection."""
 
 
 def work(candidate: Candidate, scores: Aligned) -> int:
-    """What a candidate reads, in numbers of scores."""
+    """The estimated work for a candidate, in numbers of scores read."""
     parts = scores.parts.values()
     features = sum(part.features.size for part in parts if part.features is not None)
     own = _OF_A_FEATURE * features if candidate.aggregator.needs == "features" else 0
@@ -51,17 +51,17 @@ class Search:
     """Tries the candidates of one job."""
 
     def __init__(self, processes: int, job: str, now: Callable[[], float] = time.monotonic) -> None:
-        """`processes`: the most children at a time."""
+        """`processes`: the maximum number of concurrent children."""
         self._processes = processes
         self._job = job
         self._now = now
 
     def __call__(self, candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
-        """What came of each candidate, in their order.
+        """Try the candidates; return their results in the same order.
 
-        Raises what a candidate has raised; of a child, `ValueError` for scores that do not fit together, and
-        `PermanentError` for what else it has raised, or for one that died twice. Raises `Unavailable` if no child can
-        be started.
+        Raises whatever a candidate raised in this process. For a child, raises `ValueError` for scores that do not fit
+        together, and `PermanentError` for any other exception or for a child that died twice. Raises `Unavailable` if
+        no child can be started.
         """
         amounts = [work(candidate, scores) for candidate in candidates]
         if len(candidates) < 2 or sum(amounts) < _WORTH:
@@ -86,10 +86,10 @@ class Search:
 
 
 class Progress:
-    """Says how many candidates are done and how long the others may take, at most every ten seconds."""
+    """Logs how many candidates are done and how long the rest may take, at most every ten seconds."""
 
     def __init__(self, job: str, amounts: Sequence[int], now: Callable[[], float]) -> None:
-        """`amounts`: the work of each candidate."""
+        """`amounts`: the work for each candidate."""
         self._job = job
         self._left = dict(enumerate(amounts))
         self._all = sum(amounts)
@@ -98,7 +98,7 @@ class Progress:
         self._begun_s = self._said_s = now()
 
     def done(self, number: int) -> None:
-        """One candidate is done."""
+        """Record that one candidate is done."""
         del self._left[number]
         now_s = self._now()
         if not self._left or now_s - self._said_s < _SAID_S:
@@ -117,7 +117,7 @@ class Progress:
 
 
 class _Pool:
-    """Children, as many as there is work for, and what came of it."""
+    """A pool of child processes and their results."""
 
     def __init__(self, candidates: Sequence[Candidate], shared: SharedScores, progress: Progress) -> None:
         self._candidates = candidates
@@ -125,10 +125,10 @@ class _Pool:
         self._progress = progress
         self.trials: dict[int, Trial] = {}
         self.fates: dict[int, str] = {}
-        """Candidate -> how the child ended that died while it tried it."""
+        """Candidate -> how its child ended, for children that died."""
 
     def hand_out(self, numbers: Sequence[int], processes: int) -> None:
-        """Try the candidates with these numbers, so many at a time. Leaves no child."""
+        """Try the candidates with these numbers, at most `processes` at a time. No child is left running on return."""
         waiting = deque(numbers)
         children: list[_Child] = []
         try:
@@ -151,7 +151,7 @@ class _Pool:
         child.ask(number, self._candidates[number])
 
     def _take_answer(self, child: _Child) -> bool:
-        """Whether a child has given one; else it is dead."""
+        """Take the answer of a child. Returns False if the child is dead."""
         number = child.number
         try:
             self.trials[number] = child.answer()
@@ -165,19 +165,19 @@ class _Pool:
 
 
 class _Child(ChildProcess):
-    """One child process and the candidate that it tries."""
+    """A child process, and the candidate that it tries."""
 
     def __init__(self, shared: SharedScores) -> None:
         super().__init__(_MODULE, "tries candidates", shared.size, files=[shared.fd], environment=one_thread())
         self.number = -1
 
     def ask(self, number: int, candidate: Candidate) -> None:
-        """Let it try a candidate. That it is dead shows when its answer is read."""
+        """Ask it to try a candidate. A dead child is noticed only when its answer is read."""
         self.number = number
         self.tell(json.dumps({"name": candidate.name, "params": candidate.params}).encode())
 
     def answer(self) -> Trial:
-        """What came of it. Raises `EOFError` or `OSError` if it has died, and `_Failed` for what it has raised."""
+        """Read the result. Raises `EOFError` or `OSError` if the child died, and `_Failed` if the candidate raised."""
         said = json.loads(self.channel.receive())
         if "error" in said:
             raise _Failed(said["error"], said["type"], said["trace"])
@@ -185,7 +185,7 @@ class _Child(ChildProcess):
 
 
 class _Failed(Exception):
-    """A candidate has raised something in its child."""
+    """A candidate raised an exception in its child."""
 
     def __init__(self, message: str, kind: str, trace: str) -> None:
         super().__init__(message)
@@ -193,7 +193,7 @@ class _Failed(Exception):
         self._trace = trace
 
     def named(self, label: str) -> Exception:
-        """What this process raises for it."""
+        """The exception that this process raises in response."""
         if self._kind == ValueError.__name__:
             return ValueError(str(self))
         log.error("strategy %s failed:\n%s", label, self._trace)

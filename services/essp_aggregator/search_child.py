@@ -1,10 +1,10 @@
 """Tries candidates for `search.py`: `python -m essp_aggregator.search_child CONNECTION SIZE MEMORY`.
 
-    to it      {"name", "params"}                     try this candidate on the scores that lie in MEMORY
+    to it      {"name", "params"}                     try this candidate on the scores in MEMORY
     from it    {"weights", "validation"}, then arrays its shares and figures, then its losses and state (`packed`)
-               {"error", "type", "trace"}             or what it raised
+               {"error", "type", "trace"}             or the exception it raised
 
-It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a candidate.
+It touches neither bus nor store. It exits as soon as its parent is gone, even in the middle of a candidate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def answer(request: dict[str, Any], scores: Aligned) -> Iterator[bytes]:
 
 
 def packed(trial: Trial) -> tuple[bytes, bytes]:
-    """A trial as two messages."""
+    """Encode a trial as two messages."""
     arrays: dict[str, Array] = {_STATE + name: array for name, array in trial.state.items()}
     if trial.losses is not None:
         arrays[_LOSSES] = trial.losses

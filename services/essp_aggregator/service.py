@@ -1,7 +1,7 @@
-"""The aggregator: fuses the trainers of a job when the last one is done, and reports it.
+"""The aggregator: fuses the trainers of a job when the last one is done, and reports the result.
 
-It reads `essp.progress` in a consumer group of its own. It takes everything else from the job's output store and keeps
-no state: if it is killed, its successor gets the same message and writes the same model.
+It reads `essp.progress` in its own consumer group, and everything else from the job's output store. It keeps no state:
+if it is killed, its successor gets the same message and writes the same model.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A trainer has told of its final checkpoint."""
+    """A trainer has reported its final checkpoint."""
 
     job: str
     trainer: str
     fence: int
-    """Of its run of the job; what becomes of the checkpoint is said of that run, and of none that began since. 0: not
-    known."""
+    """Fence of the trainer's run of the job; the result is reported for that run, not for a later one. 0: unknown."""
 
 
 class Aggregator:
@@ -81,7 +80,7 @@ class Aggregator:
         self._draining.set()
 
     def _handle(self, record: Record, control: ControlFeed, subscription: Subscription) -> bool:
-        """Handle one message. Returns False if drained before it was done; then it is delivered again."""
+        """Handle one message. Returns False if drained before it was done; the message is then delivered again."""
         done = _training_done(record)
         if done is not None:
             command = command_of(done.job, done.fence, control)
@@ -94,7 +93,7 @@ class Aggregator:
         return True
 
     def _answered(self, done: _Done, command: Control, control: ControlFeed) -> bool:
-        """Fuse, and repeat that until the servers answer. Returns False if drained before."""
+        """Fuse, retrying until the servers answer. Returns False if drained first."""
         outage = Outage(self.name, self._draining.wait)
         while True:
             with outage:
@@ -104,7 +103,7 @@ class Aggregator:
                 return False
 
     def _fuse_or_fail(self, done: _Done, command: Control, control: ControlFeed) -> None:
-        """Fuse a job whose trainers are done. An error fails this job; the other jobs are fused all the same."""
+        """Fuse a job whose trainers are done. An error fails only this job; other jobs are still fused."""
         job = done.job
         said = Progress(job=job, worker=self._worker, fence=done.fence or command.fence)
         try:
@@ -115,7 +114,7 @@ class Aggregator:
         except TransientError:
             raise
         except EsspError as error:
-            log.warning("job %s cannot be fused: %s", job, error, extra={"job_id": job})  # the master says so, too
+            log.warning("job %s cannot be fused: %s", job, error, extra={"job_id": job})  # the master reports it, too
             said.failed.CopyFrom(_failed(job, error))
         except Exception as error:
             log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
@@ -124,12 +123,12 @@ class Aggregator:
         self._bus.flush()
 
     def _fused(self, done: _Done, command: Control, control: ControlFeed) -> Finished | None:
-        """Write the model of a job; None while a trainer of it is not done."""
+        """Write the model of a job; None while any of its trainers is still running."""
         job = done.job
         spec = stored_spec(command.snapshot.spec_json, f"job {job}")
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
-        command = control.latest(job) or command  # a change of strategies may have come meanwhile
+        command = control.latest(job) or command  # the strategies may have changed meanwhile
         spec = after_all(spec, command.changes)
         if finals is None:
             about = {"job_id": job}
@@ -147,7 +146,7 @@ class Aggregator:
 
 
 def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggregator:
-    """An aggregator; several share the jobs between them."""
+    """Build an aggregator. Several of them share the jobs."""
     return Aggregator(adapters, settings, worker)
 
 

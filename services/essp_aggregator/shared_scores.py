@@ -1,6 +1,6 @@
-"""The scores of a search in memory that processes share: written once, mapped by each process that tries candidates.
+"""The scores of a search in shared memory: written once, mapped by each process that tries candidates.
 
-arrays of all trainers, one after the other │ JSON: where they lie, the names of videos and classes, the groups
+arrays of all trainers, one after the other │ JSON: their positions, the names of videos and classes, the groups
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _ALIGNMENT = 64
 
 
 class SharedScores:
-    """The memory. A context manager: it is given back at the end, and by each process when that ends."""
+    """Context manager of the shared memory. The memory is freed once this is closed and every process that maps it has
+    ended."""
 
     def __init__(self, scores: Aligned) -> None:
         """Raises `Unavailable` if the machine has no memory for a copy."""
@@ -38,7 +39,7 @@ class SharedScores:
                         places.append(Place(trainer, name, file.tell(), str(array.dtype), array.shape, array.strides))
                         array.tofile(file)
                 self.size = file.tell()
-                """Bytes of the arrays; the rest is JSON."""
+                """Size of the arrays in bytes; the rest is JSON."""
                 means = next(iter(scores.parts.values())).means
                 names = {
                     "places": places,
@@ -58,12 +59,12 @@ class SharedScores:
         self.close()
 
     def close(self) -> None:
-        """Give the memory back. Processes that have mapped it keep it."""
+        """Release this process's handle. Processes that have mapped the memory keep it."""
         os.close(self.fd)
 
 
 def scores_at(fd: int, size: int) -> Aligned:
-    """The scores in this memory, whose arrays are not copied and cannot be written to."""
+    """The scores in this memory, as read-only arrays that are not copied."""
     memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     names = json.loads(memory[size:])
     arrays = arrays_at(memory, [Place(*place) for place in names["places"]])

@@ -1,4 +1,4 @@
-"""`essp decoder`: decode the seeds of all jobs until stopped."""
+"""`essp decoder`: decodes the seeds of all jobs until stopped."""
 
 from __future__ import annotations
 

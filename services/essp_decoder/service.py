@@ -30,7 +30,7 @@ class Decoder:
         self._videos = BlockCache(settings.decoder_cache) if settings.decoder_cache else None
         self._name = worker
         self._control: ControlFeed
-        """Of `run`: one that was built and never runs has no thread."""
+        """Set by `run`, so that a decoder that never runs has no feed thread."""
         self._reports = Reports(adapters.bus, worker)
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
@@ -61,6 +61,6 @@ class Decoder:
 
 
 def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service:
-    """A decoder over these adapters. Raises `ConfigError` where PyAV, which its children load, is not installed."""
+    """Build a decoder over these adapters. Raises `ConfigError` if PyAV, which its children load, is not installed."""
     require("a decoder", "av")
     return Decoder(adapters, settings, worker)

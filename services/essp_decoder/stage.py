@@ -1,10 +1,12 @@
-"""What a decoder does with a message: seeds in, clips out.
+"""How a decoder handles a message: seeds in, clips out.
 
 For each seed of a `DecodeSeed`, the decoder puts the clip into the cache, publishes `ClipReady` to `essp.clips`, and
 reports to the master (`essp_engine/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`,
-`DeadLetter`) and does not affect the others of its message. Keys follow from the clip's identity, so handling a message
-twice is harmless. While the cache is full or a server does not answer, the decoder keeps what it decoded, and the next
-attempt continues where this one stopped; where messages were lost, all of them are published again.
+`DeadLetter`) and does not affect the other seeds of its message.
+
+Keys follow from the clip's identity, so handling a message twice is harmless. While the cache is full or a server does
+not answer, the decoder keeps what it decoded, and the next attempt continues where this one stopped. If published
+messages were lost, it publishes all of them again.
 """
 
 from __future__ import annotations
@@ -32,18 +34,19 @@ from essp_engine.worker.reports import Reports
 
 @dataclass(slots=True)
 class _Held:
-    """A message whose clips are decoded. They are kept until what was published of them is durable."""
+    """A message whose clips are decoded. They are kept until everything published about them is durable."""
 
     record: Record
     outcomes: list[tuple[Seed, Outcome]]
     seconds: float
     """Mean decoding time of a clip."""
     consumers: list[str]
-    """Who reads each of the clips."""
+    """The consumers of each clip."""
     ready: ClipReady
-    """The announcement of the clip in turn. One message serves all clips, since a new one would copy the recipe."""
+    """The announcement of the current clip. One message object serves all clips, since a new one would copy
+    the recipe."""
     published: int = 0
-    """How many of the outcomes are published."""
+    """Number of outcomes already published."""
 
 
 class DecodeStage:
@@ -71,7 +74,7 @@ class DecodeStage:
         if self._is_wanted(unit) and (held is None or held.record != record):
             self._held = held = self._decoded(record, unit)
             failpoint("decoder.decoded")
-        if held is None or not self._is_wanted(unit):  # perhaps no more, since decoding took its time
+        if held is None or not self._is_wanted(unit):  # checked again: decoding takes time
             self._held = None
             return
         for seed, outcome in held.outcomes[held.published :]:
@@ -83,7 +86,7 @@ class DecodeStage:
         try:
             self._bus.flush()
         except EsspError:
-            held.published = 0  # any of it may be lost
+            held.published = 0  # any of them may be lost
             raise
         failpoint("decoder.flushed")
         self._held = None
@@ -106,8 +109,10 @@ class DecodeStage:
         self._sandbox.close()
 
     def _is_wanted(self, unit: DecodeSeed) -> bool:
-        """Whether the job, and the run of it that issued this, goes on: what it stored now would lie under the keys of
-        another run."""
+        """Whether the job is still active, in the run that issued this message.
+
+        Results of an outdated run must not be stored: they would land under the keys of the current run.
+        """
         return not self._control.ended(unit.job, unit.fence) and not self._control.outdated(unit.job, unit.fence)
 
     def _decoded(self, record: Record, unit: DecodeSeed) -> _Held:

@@ -1,4 +1,4 @@
-"""Settings of an extractor: those of every service (`essp_common.runtime.config`), its features and its lanes."""
+"""Settings of an extractor: the common ones (`essp_common.runtime.config`), its features and its lanes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from essp_common.runtime.config import Settings
 
 
 class ExtractorSettings(Settings):
-    """What an extractor needs to know. The parameters of a feature come with each clip."""
+    """Settings of an extractor. The parameters of a feature come with each clip."""
 
     features: tuple[str, ...] = ()
-    """Features to make (`essp extractor ls`), as a JSON list. Empty: all that are installed. The features of a process
-    share intermediate results."""
+    """Features to compute (`essp extractor ls`), as a JSON list. Empty: all installed features. The features of a
+    process share intermediate results."""
     extractor_lanes: int = Field(0, ge=0, le=1024)
-    """Clips processed at the same time. 0: one per CPU (cgroup limits count)."""
+    """Number of clips to process in parallel. 0: one per CPU (cgroup limits count)."""

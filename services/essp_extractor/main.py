@@ -1,4 +1,4 @@
-"""`essp extractor run`: make features of the clips of all jobs until stopped."""
+"""`essp extractor run`: computes features for the clips of all jobs until stopped."""
 
 from __future__ import annotations
 

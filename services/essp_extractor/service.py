@@ -1,8 +1,8 @@
 """The extractor: a pool worker (`essp_engine.worker.loop`) for one or more features.
 
-A process makes all its features from one delivery of each clip, so that they share intermediate results, above all
-flow. Its consumer group is named after the features: processes with the same features divide the clips between them;
-processes with other features get every clip too.
+A process computes all its features from one delivery of each clip, so that they share intermediate results, especially
+flow. Its consumer group is named after the features: processes with the same features share the clips, while processes
+with other features get every clip too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 
 
 class Extractor:
-    """Makes features of the clips of all jobs."""
+    """Computes the features of the clips of all jobs."""
 
     name = ids.EXTRACTOR
 
     def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
-        """Join the group of these features. Raises `ConfigError` for a named one that does not load, and for rgb."""
+        """Join the consumer group of these features. Raises `ConfigError` if a named feature does not load, or if rgb
+        is named."""
         if "rgb" in settings.features:
             raise ConfigError(
                 "rgb is the clip itself, which its trainers read; leave it out of --feature and ESSP_FEATURES",
@@ -47,7 +48,7 @@ class Extractor:
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._bus = adapters.bus
         self._control: ControlFeed
-        """Of `run`: one that was built and never runs has no thread."""
+        """Set by `run`, so that an extractor that never runs has no feed thread."""
         group = ids.extractor_pool(features)
         pool = group if settings.features else ids.EXTRACTOR
         reports = Reports(adapters.bus, worker)
@@ -80,7 +81,7 @@ class Extractor:
 
 
 def _loadable() -> tuple[str, ...]:
-    """All installed features but rgb. One that does not load is left out: no job may need it."""
+    """All installed features except rgb. One that does not load is skipped: possibly no job needs it."""
     found = []
     for name in sorted({*registry.names()} - {"rgb"}):
         try:
@@ -93,5 +94,5 @@ def _loadable() -> tuple[str, ...]:
 
 
 def build(adapters: Adapters, settings: ExtractorSettings, worker: str) -> Service:
-    """An extractor over these adapters."""
+    """Build an extractor over these adapters."""
     return Extractor(adapters, settings, worker)

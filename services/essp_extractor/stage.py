@@ -1,15 +1,17 @@
-"""What an extractor does with a message: a clip in, its features out.
+"""How an extractor handles a message: a clip in, its features out.
 
-The extractor reads the clip of a `ClipReady` from the cache once, and computes the features of this stage that its
-streams ask for, which share intermediate results. Then it puts each into the cache, publishes `FeatureReady`, and
-reports the feature; when the report is durable (`essp_engine/worker/reports.py`), it acks the clip. An error in one
-stream does not affect the others: an impossible stream does not end the tries of another one, and each is reported with
-its own error. While the cache is full or a server does not answer, the extractor keeps what it computed of the clip,
-and the next attempt continues where this one stopped; where messages were lost, all of them are published again.
+The extractor reads the clip of a `ClipReady` from the cache once, and computes the requested features of this stage,
+which share intermediate results. It puts each into the cache, publishes `FeatureReady`, and reports the feature. Once
+the report is durable (`essp_engine/worker/reports.py`), it acks the clip.
+
+An error in one stream does not affect the others: a stream that cannot succeed does not stop the retries of another
+one, and each is reported with its own error. While the cache is full or a server does not answer, the extractor keeps
+what it computed for the clip, and the next attempt continues where this one stopped. If published messages were lost,
+it publishes all of them again.
 
 Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone or damaged,
-it was either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was,
-and has it rebuilt if necessary.
+either the clip was already extracted (a redelivery) or it was lost. The extractor reports it as lost; the master knows
+which case applies, and orders a rebuild if necessary.
 """
 
 from __future__ import annotations
@@ -53,32 +55,32 @@ from essp_engine.worker.loop import unexpected
 from essp_engine.worker.reports import Reports
 
 Snippets = Sequence[Intermediates]
-"""What is known of each part of a clip, of which features are computed one by one."""
+"""The intermediate results of each snippet of a clip. Features are computed per snippet."""
 
 
 class _Feature(NamedTuple):
-    """A stream of a clip, ready for the cache."""
+    """A computed stream of a clip, encoded for the cache."""
 
     value: Buffer
     seconds: float
-    """How long it took."""
+    """Computing time."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A message in hand, and what became of its streams. After a transient error it is handled again."""
+    """The current message and the state of its streams. After a transient error it is handled again."""
 
     record: Record
     computed: dict[str, _Feature] = field(default_factory=dict)
     """Streams whose announcements are not durable yet."""
     made: set[str] = field(default_factory=set)
-    """The stored and announced streams."""
+    """The streams that are stored and announced."""
     errors: dict[str, Exception] = field(default_factory=dict)
-    """Why other streams could not be made."""
+    """Why other streams could not be computed."""
 
 
 class ExtractStage:
-    """One lane of an extractor of some features."""
+    """One lane of an extractor for some features."""
 
     def __init__(
         self,
@@ -99,18 +101,20 @@ class ExtractStage:
         self._held: _Held | None = None
 
     def setup(self) -> None:
-        """Look up the features, so that an unknown one is refused at the start."""
+        """Look up the features, so that an unknown one is refused at startup."""
         for feature in self._features:
             registry.extractor_class(feature)
 
     def handle(self, record: Record) -> None:
-        """Make the features of one clip, one for each stream that asks for it."""
+        """Compute the features of one clip, one for each requesting stream."""
         self._work_on(self._begin(record))
         self._held = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report each stream that could not be made, and free the clip. The record may be one that was never handled,
-        since workers died of it."""
+        """Report each stream that could not be computed, and free the clip.
+
+        The record may never have been handled here: workers may have crashed on it.
+        """
         held = self._begin(record)
         try:
             ready = parsed(ClipReady, record)
@@ -149,23 +153,23 @@ class ExtractStage:
         try:
             self._bus.flush()
         except EsspError:
-            held.made -= held.computed.keys()  # any of it may be lost
+            held.made -= held.computed.keys()  # any of them may be lost
             raise
         held.computed.clear()
         failpoint("extractor.flushed")
         if held.errors:
-            raise min(held.errors.values(), key=_is_final)  # first what is worth another try
+            raise min(held.errors.values(), key=_is_final)  # retryable errors first
         self._reports.then(partial(self._free, ready.key, streams))
 
     def _have_made_again(self, ready: ClipReady, streams: Sequence[StreamRequest], error: EsspError) -> None:
-        """Report the clip as lost. Damaged bytes are given up: the video they came from is sound."""
+        """Report the clip as lost. Damaged bytes are given up: the video behind them is intact."""
         for stream in streams:
             self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
             self._fail(ready, stream, error, LOST, awaited=isinstance(error, OtherRelease))
         self._bus.flush()
 
     def _begin(self, record: Record) -> _Held:
-        """What is known of this record; nothing of one that is not the current one."""
+        """The state of this record; empty if it is not the current one."""
         if self._held is None or self._held.record != record:
             self._held = _Held(record)
         return self._held
@@ -180,7 +184,10 @@ class ExtractStage:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
     def _compute(self, held: _Held, ready: ClipReady, streams: Sequence[StreamRequest]) -> None:
-        """Compute the streams of which nothing is known, and note their errors. What this raises concerns the clip."""
+        """Compute the streams without a result or an error so far, and record their errors.
+
+        An exception raised from here concerns the clip as a whole.
+        """
         known = held.computed.keys() | held.made | held.errors.keys()
         missing = [stream for stream in streams if stream.stream not in known]
         shared = self._read(ready) if missing else ()
@@ -210,7 +217,7 @@ class ExtractStage:
         return _Feature(value, time.monotonic() - started)
 
     def _deliver(self, held: _Held, ready: ClipReady, stream: StreamRequest) -> None:
-        """Store and announce a computed stream. Notes an error of the stream itself; raises transient errors."""
+        """Store and announce a computed stream. Records an error of the stream itself; raises transient errors."""
         try:
             self._publish(ready, stream, *held.computed[stream.stream])
         except TransientError:
@@ -279,11 +286,12 @@ class ExtractStage:
 
 
 def _is_final(error: Exception) -> bool:
-    """No other try is worth it."""
+    """Whether another attempt is pointless."""
     return isinstance(error, EsspError) and not isinstance(error, TransientError)
 
 
 def _count_codes(name: str, feature: NDArray[Any]) -> None:
-    """Many clipped codes say that the bound is too small for the videos, many zeros that it is too large."""
+    """Count clipped and zero codes: many clipped ones mean the bound is too small for the videos, many zeros
+    too large."""
     for what, count in usage(feature)._asdict().items():
         metrics.FLOW_CODES.labels(name, what).inc(count)

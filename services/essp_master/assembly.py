@@ -1,4 +1,4 @@
-"""A whole master process: the master, its API, the reconciler of its pools, and the election among several."""
+"""A whole master process: the master, its API, the reconciler of its pools, and leader election."""
 
 from __future__ import annotations
 
@@ -39,16 +39,14 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class MasterProcess:
-    """Everything that a master is, as one service: a standby until it leads, where there are several."""
+    """All parts of a master as one service. With several masters, it is a standby until it leads."""
 
     name = "master"
 
     def __init__(
         self, adapters: Adapters, settings: MasterSettings, worker: str, host: str, port: int, program: Sequence[str]
     ) -> None:
-        """Listen at once. `program`: the command that starts a worker where pools are processes.
-
-        Raises `ConfigError`."""
+        """Listen at once. `program`: the command that starts a worker if pools are processes. Raises `ConfigError`."""
         self._program = program
         self._adapters = adapters
         self._settings = settings
@@ -65,11 +63,11 @@ class MasterProcess:
         return self._server.port
 
     def run(self) -> None:
-        """Run until drained, or until a part of it fails."""
+        """Run until drained, or until a part fails."""
         run_all((self._server, _Part("leader", self._lead, self._drain_parts)))
 
     def drain(self) -> None:
-        """Let all parts end."""
+        """Make all parts return."""
         self._drain_parts()
         self._server.drain()
 
@@ -80,14 +78,14 @@ class MasterProcess:
                 part.drain()
 
     def _lead(self) -> None:
-        """Be the master, as soon as this one leads."""
+        """Work as the master once this process leads."""
         if not self._settings.lease:
             return self._work()
         election = self._candidate()
         try:
             if election.wait_to_lead(self._draining):
                 self._work()
-                election.resign()  # not after an error: what it was doing may go on
+                election.resign()  # not after an error: its work may still be running
         finally:
             election.close()
         return None
@@ -128,14 +126,14 @@ class MasterProcess:
         return master, reconciler
 
     def _standby(self, leader: Callable[[], str], url: str) -> Guard:
-        """The app of a standby, behind the same guard as the leader's."""
+        """Return the app of a standby, behind the same guard as the leader's."""
         settings = self._settings
         app = create_standby(leader, url)
         return guarded(app, settings)
 
     def _candidate(self) -> Election:
-        """This master's part in the election; meanwhile it is a standby."""
-        # The client library is only needed where there are several masters.
+        """Return this master's candidacy; until it wins, the process is a standby."""
+        # Imported here: only deployments with several masters need the Kubernetes client.
         from essp_master.failover.leader import Election
 
         url = bracketed(self._settings.url) or f"http://{socket.gethostname()}:{self.port}"
@@ -145,8 +143,8 @@ class MasterProcess:
 
 
 def _declared(tables: Registrations | None, images_run: bool) -> Declared:
-    """What is registered. `images_run`: whether trainers run in the images of their rows, as far as this master knows:
-    those that it does not start may."""
+    """Return the registrations. `images_run`: whether trainers run in the images of their rows, as far as this master
+    knows; trainers that it does not start itself may."""
     return replace(tables.declared() if tables else Declared(), images_run=images_run)
 
 
@@ -160,7 +158,7 @@ class _Part:
 
 
 def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, program: Sequence[str]) -> PoolDriver:
-    """The driver that starts and stops workers, as the settings say."""
+    """Return the driver that the settings ask for; it starts and stops workers."""
     match settings.pools:
         case "processes":
             return ProcessDriver(settings.pool_sizes, program)
@@ -175,14 +173,14 @@ def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, progr
 
 
 def bracketed(url: str) -> str:
-    """The same URL; an address of IPv6 gets its brackets, which Kubernetes does not give with a pod's address."""
+    """Return the URL with brackets around an IPv6 address; Kubernetes gives a pod's address without them."""
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
     return f"{scheme}://[{host}]:{port}" if ":" in host and not host.startswith("[") else url
 
 
 def kubernetes_api() -> ApiClient:
-    """A client of the cluster that this process runs in, or of the one that KUBECONFIG names. Raises `ConfigError`."""
+    """Return a client of the cluster that this process runs in, or of the one in KUBECONFIG. Raises `ConfigError`."""
     from kubernetes import client, config
 
     try:
@@ -193,7 +191,7 @@ def kubernetes_api() -> ApiClient:
 
 
 def namespace_of(settings: MasterSettings) -> str:
-    """The namespace to work in: as set, else the pod's own, else `default`."""
+    """Return the namespace to work in: the setting, else the pod's own, else `default`."""
     if settings.namespace:
         return settings.namespace
     return _NAMESPACE.read_text(encoding="utf-8").strip() if _NAMESPACE.exists() else "default"

@@ -1,8 +1,8 @@
-"""How full the frame cache is, as far as it is known now.
+"""The current fill level of the frame cache, as far as it is known.
 
-A cache that does not answer keeps whoever asks it waiting. So one thread asks, again and again, and all others are told
-what it heard last: neither the master's work nor an answer to people waits for the cache. Asking also shows what keeps
-the cache from working (`FrameCache.troubles`).
+A query to a cache that does not answer blocks. So one thread queries it repeatedly, and all others read the last
+answer: neither the master's work nor an answer to users waits for the cache. Querying also reveals what keeps the
+cache from working (`FrameCache.troubles`).
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ log = logging.getLogger(__name__)
 
 _ASK_S = 0.5
 _FRESH_S = 5.0
-"""What was heard longer ago is not known any more."""
+"""An older answer counts as unknown."""
 
 
 class CacheWatch:
-    """What a cache holds. `latest` may be read by any thread."""
+    """Watches the usage of a cache. `latest` may be read by any thread."""
 
     def __init__(self, cache: FrameCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
         self._clock = clock
         self._heard: tuple[CacheUsage, float] | None = None
-        """The last answer, and when it came."""
+        """The last answer, and when it arrived."""
 
     @property
     def limit_bytes(self) -> int | None:
-        """The most it may hold, as it said last (0: without limit); None: it has never answered."""
+        """The capacity that the cache reported last (0: unlimited); None if it has never answered."""
         return None if self._heard is None else self._heard[0].limit_bytes
 
     @property
     def latest(self) -> CacheUsage | None:
-        """What it holds; None while it does not answer."""
+        """The current usage; None while the cache does not answer."""
         heard = self._heard
         return heard[0] if heard is not None and self._clock() - heard[1] < _FRESH_S else None
 
     def run(self, ended: threading.Event) -> None:
-        """Ask until then."""
+        """Query the cache periodically until `ended` is set."""
         self.ask()
         while not ended.wait(_ASK_S):
             self.ask()
 
     def ask(self) -> None:
-        """Ask once, which may take long."""
+        """Query the cache once; this may take long."""
         try:
             usage = self._cache.usage()
         except EsspError as error:

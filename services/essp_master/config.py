@@ -1,4 +1,4 @@
-"""Settings of the master: those of every service (`essp_common.runtime.config`), its API, its pools, its timeouts."""
+"""Settings of the master: the common ones (`essp_common.runtime.config`), its API, its pools, its timeouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
 
 
 class Right(StrEnum):
-    """The scope of a token; `services/essp_master/api/guard.py` lists what needs which."""
+    """A token's scope; `services/essp_master/api/guard.py` lists which request needs which."""
 
     METRICS = "metrics"
     READ = "read"
@@ -27,7 +27,7 @@ class Right(StrEnum):
 
 
 class ApiToken(BaseModel):
-    """Who may call the API. `essp token NAME` makes one."""
+    """A credential for the API. `essp token NAME` generates one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -37,111 +37,113 @@ class ApiToken(BaseModel):
     """Digest of the token: the master need not know the token itself."""
     scopes: frozenset[Right] = Field(min_length=1)
     team: str = Field("", max_length=64)
-    """Whose jobs its bearer starts, sees and changes (`ESSP_TEAMS`); empty: those of no team."""
+    """The team whose jobs its bearer starts, sees and changes (`ESSP_TEAMS`); empty for jobs without a team."""
 
 
 class Team(BaseModel):
-    """What the jobs of one team may take up together while they run, and its part of what all share."""
+    """Limits for the running jobs of one team together, and the team's share of common resources."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     budget: Bytes | None = None
-    """Most bytes that their budgets (`limits.budget`) come to; None: no limit of its own."""
+    """Most bytes for the sum of their budgets (`limits.budget`); None: no team limit."""
     ranks: int | None = Field(None, ge=1)
-    """Most ranks, one for each trainer; None: no limit of its own."""
+    """Most ranks, one for each trainer; None: no team limit."""
     jobs: int | None = Field(None, ge=1)
     """Most jobs at a time; None: no limit."""
     weight: float = Field(1.0, gt=0, le=1000)
     """A team with twice the weight gets twice the share where teams compete."""
     outputs: tuple[str, ...] = ()
-    """Folders below which its jobs write: `["s3://runs/vision"]`. Empty: wherever the stores allow."""
+    """Folders below which its jobs write: `["s3://runs/vision"]`. Empty: any folder that the stores allow."""
 
 
 class MasterSettings(Settings):
-    """Settings of one master; what to do is in the jobs."""
+    """Settings of one master; jobs say what to do."""
 
     api_token: SecretStr = SecretStr("")
-    """Callers of the API have to send a token (`Authorization: Bearer ...`). This one may do everything."""
+    """Callers of the API must send a token (`Authorization: Bearer ...`). This one may do everything."""
     api_token_file: str = ""
-    """File that holds this token, in place of `api_token`: who sees the environment of the process does not see it. It
-    is read when the master starts."""
+    """File that holds this token, instead of `api_token`: it stays invisible to those who can see the environment of
+    the process. It is read when the master starts."""
     api_tokens: tuple[ApiToken, ...] = ()
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
     """Serve the API without a token: for a trusted network only."""
     api_hosts: tuple[str, ...] = ()
-    """Names under which callers reach the API, besides localhost and its address: `["essp.example.org"]`, or
-    `["*.example.org"]`. Requests for another name are refused: a web page could have had it point here."""
+    """Names under which callers reach the API, in addition to localhost and its address: `["essp.example.org"]`, or
+    `["*.example.org"]`. Requests under another name are refused, since a web page could have made that name point here.
+    """
     api_body_bytes: int = Field(2**20, ge=1024, le=2**30)
     """Largest request body; a job is some kilobytes."""
     api_requests_per_s: float = Field(100.0, ge=0)
-    """Requests a second that one caller (a token, or an address where none is sent) may make, with bursts of two
-    seconds' worth; further ones get 429 with `Retry-After`. 0: no limit."""
+    """Requests per second that one caller (a token, or an address if none is sent) may make, with bursts of two
+    seconds' worth; further requests get 429 with `Retry-After`. 0: no limit."""
     api_connections: int = Field(512, ge=8, le=65_536)
-    """Connections to the API at once. Where there are more, the one that has been idle longest is closed. Three
-    quarters of them may have a request under way, further requests get 503; the rest is for probes. A third of these
-    may be event streams, half of those of one caller; of the others a quarter is kept for requests that do something,
-    such as to stop a job. Each takes a file descriptor (`ulimit -n`)."""
+    """Connections to the API at once. If there are more, the one that has been idle longest is closed. Three quarters
+    of them may have a request under way, and further requests get 503; the rest is for probes. A third of the requests
+    may be event streams, and one caller gets at most half of them. A quarter of the others is reserved for requests
+    that act, such as stopping a job. Each connection takes a file descriptor (`ulimit -n`)."""
     api_patience_s: float = Field(20.0, gt=0, le=3600)
-    """Seconds a caller may take to send a request, and to take a part of the answer; then it is cut off."""
+    """Seconds that a caller may take to send a request or to read a part of the answer; then it is cut off."""
     state: str = ""
-    """Folder in one of the stores for what is registered, and for bounds that people gave to pools. Empty: nothing can
-    be registered, and such bounds last until the master ends."""
+    """Folder in one of the stores for registrations, and for pool bounds that users have set. Empty: nothing can be
+    registered, and such bounds are lost when the master ends."""
     images: tuple[str, ...] = ()
-    """Prefixes of the images that may be registered. Empty: none."""
+    """Allowed prefixes of images in registrations. Empty: no image may be registered."""
     pools: Literal["none", "processes", "kubernetes"] = "none"
     """Who starts and stops workers: `none` (not the master; it only recommends sizes), `processes` (the master, as its
     child processes on one machine), `kubernetes` (the master, in its namespace)."""
     pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1, "aggregator": 1})
-    """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
+    """`processes`: initial workers of each pool, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
     ranks: int = Field(0, ge=0)
-    """Ranks (GPUs, or processes where there are none) that the master divides among the trainers of its jobs, again
-    after each epoch. 0: the master starts no trainers."""
+    """Ranks (GPUs, or processes without GPUs) that the master divides among the trainers of its jobs, again after each
+    epoch. 0: the master starts no trainers."""
     queue_budget: Bytes | None = None
-    """Bytes that the budgets of running jobs may come to together; further jobs wait in a queue. Default: what the
-    frame cache may hold."""
+    """Most bytes for the sum of the budgets of running jobs; further jobs wait in a queue. Default: the capacity of the
+    frame cache."""
     teams: Mapping[str, Team] = Field(default_factory=dict)
     """Quotas and weights of teams, a JSON object: `{"vision": {"budget": "8GiB", "ranks": 4, "jobs": 3, "weight": 2}}`,
-    and the folders of their `outputs`. A token says whose jobs its bearer starts (`essp token --team`)."""
+    and the folders of their `outputs`. A token names the team whose jobs its bearer starts (`essp token --team`)."""
     namespace: str = ""
-    """`kubernetes`: the namespace (default: that of the master's own pod)."""
+    """`kubernetes`: the namespace (default: the namespace of the master's own pod)."""
     release: str = ""
-    """`kubernetes`: the Helm release whose pools these are (default: all of the namespace)."""
+    """`kubernetes`: the Helm release that the pools belong to (default: all pools in the namespace)."""
     templates: str = "/etc/essp/templates"
-    """`kubernetes`: folder with the chart's templates for what is registered."""
+    """`kubernetes`: folder with the chart's templates for registered extractors and trainers."""
     owner: str = ""
-    """`kubernetes`: the ConfigMap that owns what the master makes, which therefore goes with it (default: it stays)."""
+    """`kubernetes`: the ConfigMap that owns the objects that the master creates; deleting it deletes them (default:
+    they stay)."""
     lease: str = ""
-    """Name of the Kubernetes Lease by which several masters choose a leader. Empty: this is the only master."""
+    """Name of the Kubernetes Lease with which several masters elect a leader. Empty: this is the only master."""
     url: str = ""
-    """Where others reach this master's API; standbys pass requests on to it (default: http://host name:port)."""
+    """URL at which others reach this master's API; standbys forward requests to it (default: http://host name:port)."""
     tensorboard: str = ""
     """Folder in which each training gets event files for TensorBoard, below the name of its job (needs the extra
-    `tracking`). Empty: none."""
+    `tracking`). Empty: no event files."""
     mlflow: str = ""
     """URI of an MLflow server on which each training gets a run, in an experiment named after its job (needs the extra
-    `tracking`). Empty: none."""
+    `tracking`). Empty: no runs."""
     stall_s: float = Field(60.0, gt=0, le=3600)
-    """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
-    wait doubles, up to an hour, which is the most it can be."""
+    """If workers report nothing for a job for this long, its outstanding clips are issued again. The wait doubles each
+    time in a row, up to an hour, which is also the largest value."""
     ready_s: float = Field(600.0, ge=0)
-    """How long the seeds of a job wait, from when it runs, until each pool that its clips flow through has a worker:
-    decoders, extractors, and its trainers or a predictor. Then they go out all the same. 0: they do not wait."""
+    """How long a job's seeds wait, after it starts running, until each pool that its clips flow through has a worker:
+    decoders, extractors, and its trainers or a predictor. Then they are issued all the same. 0: they do not wait."""
     loop_patience_s: float = Field(60.0, ge=5)
-    """A loop of the user's own that takes part in a job, and gives no sign of life for so long, counts as gone. The job
-    goes on without it; when it comes again, it goes on where its state says."""
+    """If a user's own loop that takes part in a job gives no sign of life for this long, it counts as gone. The job
+    continues without it. A loop that comes back continues at the position in its state."""
     takeover_s: float = Field(600.0, ge=0)
-    """How long a new master waits for a server that it needs to take a job over. Then it fails the job, which can be
-    started again and resumes, and goes on with the others."""
+    """How long a new master waits for a server that it needs in order to take over a job. Then it fails the job, which
+    can be started again and resumes, and continues with the others."""
     history_s: float = Field(1.0, ge=0)
-    """Shortest time between two writes of a job's history. What a master has not written when it dies, its successor
-    accounts for again."""
+    """Shortest time between two writes of a job's history. If a master dies, its successor accounts again for what it
+    had not written yet."""
     poll_records: int = Field(2000, ge=1)
-    """Messages of `essp.progress` accounted for at once."""
+    """Messages from `essp.progress` accounted for in one batch."""
 
     def tokens(self) -> tuple[ApiToken, ...]:
-        """All tokens that the API accepts. Raises `ConfigError` for a file that has none."""
+        """Return all tokens that the API accepts. Raises `ConfigError` if the token file contains none."""
         secret = self.api_token.get_secret_value()
         if self.api_token_file:
             if secret:

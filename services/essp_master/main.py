@@ -18,12 +18,12 @@ from essp_master.assembly import MasterProcess
 from essp_master.config import MasterSettings
 
 GARBAGE = (50_000, 20, 100)
-"""When to look for garbage in cycles. A master holds many long-lived objects (a catalog, outstanding clips) and makes
-many short-lived ones, with hardly any cycles among them: searching all of them took a third of its time."""
+"""Thresholds of the garbage collector. A master keeps many long-lived objects (a catalog, outstanding clips) and
+creates many short-lived ones, with hardly any cycles among them: full collections took a third of its time."""
 
 
 def own_command() -> tuple[str, ...]:
-    """The command that started this process, without its arguments: workers are started by the same one."""
+    """Return the command that started this process, without its arguments; the same command starts workers."""
     arguments = len(sys.argv) - 1
     return (sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - arguments])
 

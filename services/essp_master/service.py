@@ -1,18 +1,18 @@
-"""The master: starts jobs, issues their seeds, accounts for what comes back, and publishes what is to be done.
+"""The master: starts jobs, issues their seeds, accounts for reports, and publishes the resulting instructions.
 
-The thin shell around pure parts (`ledger/`, `job/`, `queue/`): one thread reads `essp.progress` and carries out the
+It is a thin shell around pure parts (`ledger/`, `job/`, `queue/`). One thread reads `essp.progress` and carries out the
 ledger's instructions; the API's threads start, pause and stop jobs under the same lock (`lifecycle/`). A progress
-message is done once its effects are durable and the job's history holds what became of it
-(`effects/history_writer.py`). A record that holds no message of ours is dropped and counted.
+message is done once its effects are durable and the job's history has recorded them (`effects/history_writer.py`). A
+record that is not a valid message is dropped and counted.
 
-What outlives the process: specification, history, checkpoints and fences in each job's output, and the last command of
-every job in `essp.control`. A master with `recovers` takes over from these the jobs that were under way: it stands
-where the newest segment of the history says, the bus delivers the messages after that segment again, and the master
-issues again the work units that no worker has done by then, since decoders drop those of an older master.
+The following outlives the process: specification, history, checkpoints and fences in each job's output, and the last
+command of every job in `essp.control`. With `recovers`, a master uses these to take over the jobs that were under way:
+it continues from the newest segment of the history, the bus delivers the messages after that segment again, and the
+master reissues the work units that no worker has finished by then, since decoders drop work units of an older master.
 
 Only one such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started
-later has the higher fence; the other lets its jobs go, and leaves with an error. A master that runs a job of its own
-process (`essp run`) has a group of its own, and lets go of the job alone.
+later has the higher fence; the other one lets its jobs go, and leaves with an error. A master that runs a job of its
+own process (`essp run`) has a separate group, and lets only that job go.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ log = logging.getLogger(__name__)
 
 _POLL_S, _TICK_S = 0.1, 0.5
 _NO_EVENTS = EventLog()
-"""Of a job that is past."""
+"""The events of a past job."""
 _LOOK_S = 2.0
-"""How often the master looks for what keeps ESSP from working."""
+"""Interval of the checks for what keeps ESSP from working."""
 _LAST_SEARCHES = 3
-"""How often a master that leaves searches the cache for what workers stored for jobs that had ended."""
+"""How often a leaving master searches the cache for what workers stored for ended jobs."""
 _PATIENCE_S = 10.0
-"""How long a change waits for the next run of a job that gets more."""
+"""How long a change waits for the next run of an extended job."""
 
 
 class Master:
-    """Runs jobs. The methods that people call are thread-safe."""
+    """Runs jobs. The methods that users call are thread-safe."""
 
     name = "master"
 
@@ -99,8 +99,8 @@ class Master:
         declared: Callable[[], Declared] = Declared,
         trackers: Sequence[Tracker] = (),
     ) -> None:
-        """`recovers`: takes over the jobs that were under way. `declared`: what is registered, and not
-        installed here. `trackers`: who gets the figures of trainings."""
+        """`recovers`: take over the jobs that were under way. `declared`: returns what is registered but not installed
+        here. `trackers`: receive the metrics of trainings."""
         self._bus = adapters.bus
         self._settings = settings
         self._worker = worker
@@ -110,9 +110,9 @@ class Master:
         self._cache_watch = CacheWatch(adapters.cache)
         self._previews = Previews(adapters.cache)
         self.worker_registry = WorkerRegistry()
-        """The workers that are up, of all pools."""
+        """The workers of all pools that are up."""
         self.worker_logs = WorkerLogs()
-        """What they have logged lately."""
+        """Their recent log lines."""
         group = ids.MASTER if recovers else ids.unshared_master_group(worker)
         self._subscription = self._bus.subscribe([topics.PROGRESS], group)
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
@@ -138,7 +138,7 @@ class Master:
     # --- the service ---
 
     def run(self) -> None:
-        """Account for progress until drained. Raises `Fenced` when another master has taken over."""
+        """Account for progress until drained. Raises `Fenced` if another master has taken over."""
         feed: ControlFeed | None = None
         watches = [
             lasting("essp-conditions", self._watch, self._draining),
@@ -148,15 +148,17 @@ class Master:
             watch.start()
         try:
             if self._recovers:
-                self.recover()  # before the first message is read, since it may be about one of these jobs
+                self.recover()  # before reading the first message, which may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 self._runner.follow(feed)
                 watches.append(lasting("essp-read-on", self._takeover.read_on, self._draining))
                 watches[-1].start()
-            # A master that has nothing to say would not notice that the broker takes no messages.
+            # The heartbeat also makes an otherwise quiet master notice that the broker accepts no messages.
             with Heart(self._bus, self._worker, ids.MASTER, dict):
                 self._work()
         finally:
+            # Stop the watching threads and renewals first. The last step still needs the subscription, so it closes
+            # after that.
             self._draining.set()
             self._leave()
             self._subscription.close()
@@ -175,10 +177,11 @@ class Master:
                 raise self._runner.fenced
 
     def step(self, timeout_s: float) -> int:
-        """Account for the messages that come within `timeout_s`; how many there were."""
+        """Account for the messages that arrive within `timeout_s`. Returns how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
         attempt = self._defects.attempt
+        # The API's threads wait for this lock: effects are only queued under it, and carried out below without it.
         with self._lock:
             now_s = self._clock()
             for record in records:
@@ -189,6 +192,7 @@ class Master:
                 self._ticked_s = now_s
                 attempt("silent and ended jobs", partial(self._runner.tick, now_s))
                 attempt("queue", self._queue.plan)
+            # Only noted here: the records are done when the histories that account for them have been written.
             self._history.handled(records)
         self._runner.outbox.send()
         attempt("refused messages", self._runner.fail_refused)
@@ -213,7 +217,7 @@ class Master:
                 self._runner.handle(progress, now_s)
 
     def _leave(self) -> None:
-        """Write what is left to write, as far as the stores answer."""
+        """Write what is left, as far as the stores answer."""
         self._renewals.join()
         try:
             while not self._recovers and self.step(0.0):
@@ -226,7 +230,7 @@ class Master:
         self._history.finish()
 
     def _sweep(self) -> None:
-        """Search the cache until nothing is found: a search that has found something proves nothing."""
+        """Search the cache until nothing is found: a search that finds something does not show that nothing is left."""
         for _ in range(_LAST_SEARCHES):
             with self._lock:
                 if not self._runner.sweep():
@@ -234,35 +238,35 @@ class Master:
             self._runner.outbox.send()
 
     def recover(self) -> None:
-        """Take over the jobs that were under way when the previous master left; remember those that had ended."""
+        """Take over the jobs that were under way when the previous master left, and remember those that had ended."""
         self._takeover.run()
 
     def look(self) -> None:
-        """See what keeps ESSP from working, and have each job under way tell of it."""
+        """Check what keeps ESSP from working, and report it in the events of each job under way."""
         present = self.conditions.look()
         for job in self._jobs:
             if not job.state.ended:
                 job.reporter.hindered(present)
 
     def drain(self) -> None:
-        """Let `run` return. Jobs stay as they are; the next master takes them over."""
+        """Make `run` return. Jobs keep their state; the next master takes them over."""
         self._draining.set()
 
     @property
     def ready(self) -> bool:
-        """Takes jobs."""
+        """Whether the master accepts jobs."""
         return self.recovered and not self._draining.is_set()
 
     def _watch(self) -> None:
-        """Look again and again, in a thread of its own: that of the master may wait for a server."""
+        """Check periodically, in a separate thread: the master's own thread may be waiting for a server."""
         while not self._draining.wait(_LOOK_S):
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001  whatever it is, the next look is to tell what is over
+            except Exception as error:  # noqa: BLE001  whatever the error is, the next check must report what is over
                 unexpected("essp-conditions", error)
 
     def _unsaved(self) -> dict[Subject, str]:
-        """The trainers that cannot save."""
+        """Return the trainers that cannot save."""
         return {
             (Kind.UNSAVED, ids.trainer_pool(job.name, name)): training.unsaved
             for job in self._jobs
@@ -276,13 +280,13 @@ class Master:
     def start(
         self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, asked: Asked = ANYBODY
     ) -> JobStatus:
-        """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
+        """Start a job, or restart one that has ended; it waits in the queue while there is no room for it.
 
-        `fresh`: remove what a job has left in its output. `checked`: the preflight of just this, if the caller has made
-        it. `asked`: who asks for it.
+        `fresh`: remove what a job has left in its output. `checked`: the preflight of exactly this job, if the caller
+        has made it. `asked`: the caller.
 
-        Raises `ConfigError`, `Conflict` while it runs, or another job that has not ended has its output, `OfAnotherJob`
-        where that would be removed, and `Forbidden` for an output of another team.
+        Raises `ConfigError`; `Conflict` while the job runs, or while another job that has not ended has its output;
+        `OfAnotherJob` if another job's output would be removed; `Forbidden` for an output of another team.
         """
         self._takeover.wait()
         self._check_team(spec, asked.team)
@@ -291,14 +295,15 @@ class Master:
         return self.status(spec.name)
 
     def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ANYBODY) -> Preflight:
-        """What `start` would check, and nothing of what it would do. Raises as `start` does."""
+        """Check what `start` would check, without any effect. Raises as `start` does."""
         self._check_team(spec, asked.team)
         with self._lock:
             self._jobs.check_output(spec, asked)
         return self._starter.preflight(spec, fresh, asked=asked)
 
     def _check_team(self, spec: JobSpec, team: str) -> None:
-        """Raises `ConfigError` for a job that its team may not have: it takes up too much, or writes elsewhere."""
+        """Raise `ConfigError` for a job that its team may not start: it is too large, or writes to a folder that is not
+        allowed."""
         self._queue.check(spec, team)
         folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
         if folders and not any(place_of(spec.output).below(place_of(folder)) for folder in folders):
@@ -318,12 +323,12 @@ class Master:
         return self._change(name, JobState.RUNNING)
 
     def stop(self, name: str) -> JobStatus:
-        """End a job; trainers save first. Started again it resumes. Raises `NotFound`, `Conflict`."""
+        """End a job; trainers save first. If started again, it resumes. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.STOPPED)
 
     def prioritise(self, name: str, priority: int) -> JobStatus:
-        """Give a job another priority in the queue. Raises `NotFound`, `Conflict` when it has ended, and `ConfigError`
-        where there is no queue."""
+        """Give a job another priority in the queue. Raises `NotFound`, `Conflict` if it has ended, and `ConfigError` if
+        there is no queue."""
         self._takeover.wait()
         self._queue.require()
         with self._lock:
@@ -338,10 +343,10 @@ class Master:
         return self.status(name)
 
     def change(self, name: str, fields: Mapping[str, Any]) -> JobStatus:
-        """Change fields of a job while it is under way; twice the same is harmless.
+        """Change fields of a job while it is under way. Idempotent.
 
-        `fields`: dotted field -> value; `essp_common/job/changes.py` says which there are. Raises `NotFound`,
-        `ConfigError` for what cannot be changed so, and `Conflict` where it is too late.
+        `fields`: dotted field -> value; `essp_common/job/changes.py` lists them. Raises `NotFound`, `ConfigError` for
+        fields that cannot be changed, and `Conflict` if it is too late.
         """
         self._takeover.wait()
         while not self._change_fields(name, fields):
@@ -351,13 +356,14 @@ class Master:
         return self.status(name)
 
     def _change_fields(self, name: str, fields: Mapping[str, Any]) -> bool:
-        """As `change`. False: somebody else has changed what the job gets, while this was checked."""
+        """As `change`. Returns False if the job was changed by another request while this one was checked."""
         with self._lock:
             job = self._under_way(name, fields)
             spec, present, team = job.spec, job.goal, job.team
         later = of_next_run(spec, fields)
         others = {field: value for field, value in fields.items() if field not in later}
         wanted = next_run(present, {field: fields[field] for field in later}) if later else present
+        # Without the lock: the check reads stores, and may take long. Hence the job is compared again below.
         goal = self.validate(wanted, asked=Asked(team)) if wanted != present else None
         with self._lock:
             if not self._renewals.settled(name, _PATIENCE_S):
@@ -373,7 +379,8 @@ class Master:
         return True
 
     def _under_way(self, name: str, fields: Collection[str]) -> Job:
-        """A job that has not ended. Raises `NotFound`, and `Conflict`, which says what to do in place of a change."""
+        """Return a job that has not ended. Raises `NotFound`, and `Conflict`, which says what to do instead of a
+        change."""
         if (ended := self._jobs.past(name)) is None and not self._jobs[name].state.ended:
             return self._jobs[name]
         remedy = "start it again, and change it while it runs"
@@ -384,40 +391,41 @@ class Master:
         raise Conflict(f"job {name} is {(ended or self._jobs[name]).state}; {remedy}")
 
     def jobs(self) -> list[JobSummary]:
-        """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
+        """Return all jobs, newest first. Raises `Unavailable` while the jobs under way are not known yet."""
         self._takeover.wait()
         with self._lock:
             return self._jobs.summaries(self._clock())
 
     def status(self, name: str) -> JobStatus:
-        """All there is to know of a job. Raises `NotFound`."""
+        """Return the full status of a job. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
 
     def team_of(self, name: str) -> str | None:
-        """Whose job it is; None: there is no such job."""
+        """Return the owning team of a job; None if there is no such job."""
         self._takeover.wait()
         with self._lock:
             return self._jobs.team_of(name)
 
     def state(self, name: str) -> JobState:
-        """Where a job stands, without what `status` counts. Raises `NotFound`."""
+        """Return the state of a job, without computing its status. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
             past = self._jobs.past(name)
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """The course of a job's trainings; empty if it is past (`lifecycle/job_table.py`). Raises `NotFound`."""
+        """Return the curves of a job's trainings; empty for a past job (`lifecycle/job_table.py`). Raises
+        `NotFound`."""
         self._takeover.wait()
         with self._lock:
             return [] if self._jobs.is_past(name) else curves_of(self._jobs[name])
 
     def preview(self, name: str, stream: str) -> StreamPreview:
-        """Pictures of a clip that lies in the cache for the consumers of a stream; it stays there as it is.
+        """Return pictures of a clip that is in the cache for the consumers of a stream; the clip is not changed.
 
-        Raises `NotFound`, also where there is nothing to be seen now, and `Unavailable`.
+        Raises `NotFound`, also if nothing can be shown now, and `Unavailable`.
         """
         self._takeover.wait()
         with self._lock:
@@ -428,11 +436,12 @@ class Master:
             if stream not in spec.streams:
                 raise NotFound(f"job {name} has no stream {stream!r}; {suggested(stream, list(spec.streams))}")
             clips = job.stored.of(stream)
+        # Without the lock: it reads the cache.
         return self._previews.of(spec, stream, layouts[stream], clips)
 
     def recent(self) -> list[JobStatus]:
-        """The jobs that have not ended, and the newest of those that ended within the last hour, as far as they are
-        known already."""
+        """Return the jobs that have not ended, and the newest of those that ended within the last hour, as far as they
+        are known already."""
         with self._lock:
             usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - RECENT
             ended = [job for job in self._jobs if job.life.ended is not None]
@@ -446,28 +455,28 @@ class Master:
 
     @property
     def recovered(self) -> bool:
-        """Whether all jobs are known that were under way before this master."""
+        """Whether all jobs that were under way before this master are known."""
         return self._takeover.done.is_set()
 
     @property
     def obstacle(self) -> str:
-        """What this master waits for before it can take over what was under way; empty: nothing."""
+        """What this master waits for before it can take over jobs; empty if nothing."""
         return self._takeover.obstacle
 
     def pool_demands(self) -> list[PoolDemand]:
-        """What the jobs that have not ended want of the pools."""
+        """Return the demand of the jobs that have not ended."""
         with self._lock:
             return [demand_of(job) for job in self._jobs if not job.state.ended]
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
-        """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
+        """Return the events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
             events = self._events_of(name)
         return events.after(after, timeout_s)
 
     def watched(self, name: str) -> tuple[JobStatus, EventLog]:
-        """The status of a job, and its events, which whoever watches it reads on. Raises `NotFound`."""
+        """Return the status of a job, and its events, from which a watching client continues. Raises `NotFound`."""
         status = self.status(name)
         with self._lock:
             return status, self._events_of(name)
@@ -493,6 +502,7 @@ class Master:
             elif self._runner.enter(job, wanted) and wanted is JobState.PAUSED:
                 job.pause()
             self._queue.plan()
+        # Outside the lock: it may wait for a server.
         self._runner.outbox.send()
         failpoint("master.command-published")
         return self.status(name)
@@ -505,7 +515,7 @@ def build(
     recovers: bool = False,
     declared: Callable[[], Declared] = Declared,
 ) -> Master:
-    """A master over these adapters; with `recovers` it takes over the jobs of the previous one."""
+    """Return a master over these adapters; with `recovers` it takes over the jobs of the previous one."""
     if settings.bus == "memory://" and recovers:
         raise ConfigError(
             "is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`",

@@ -1,6 +1,6 @@
-"""What workers have logged lately, of all pools.
+"""The recent log lines of workers in all pools.
 
-Lines of INFO never push out warnings and errors: each kind has a place of its own.
+INFO lines never displace warnings and errors, which are kept separately.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Level = Literal["INFO", "WARNING", "ERROR", "CRITICAL"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 _KEPT = 5_000
-"""Lines of each kind."""
+"""Number of lines of each kind."""
 _LONGEST_NAME = 200
-"""Characters of names: anybody could send such a message."""
+"""Longest name, in characters: any client could send such a message."""
 _LAST_S = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -37,33 +37,33 @@ class LogLine(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: int
-    """Ascending, in the order in which they were received, also after another master has taken over."""
+    """Ascending in the order of arrival, also after another master has taken over."""
     time: datetime
-    """By the clock of the worker."""
+    """By the worker's clock."""
     level: Level
     pool: str
     """`decoder`, `extractor.<feature>`, `trainer.<job>.<trainer>`, `master`, ..."""
     worker: str
     thread: str
     job: str
-    """Which job it is about; empty: the worker does not say."""
+    """The job that it is about; empty if the worker does not say."""
     event: str
     error: str
-    """The traceback of an exception; empty: there was none."""
+    """The traceback of an exception; empty if there was none."""
 
 
 class WorkerLogs:
-    """Their newest lines. Thread-safe: the master's thread notes, others look."""
+    """The newest lines. Thread-safe: the master's thread writes, others read."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
-        """`now`: seconds since 1970."""
+        """`now`: returns seconds since 1970."""
         self._lines: deque[LogLine] = deque(maxlen=_KEPT)
         self._problems: deque[LogLine] = deque(maxlen=_KEPT)
-        self._last = int(now() * 1000)  # whoever has read those of an earlier master goes on with these
+        self._last = int(now() * 1000)  # time-based, so that a reader of an earlier master's lines continues with these
         self._lock = threading.Lock()
 
     def note(self, worker: str, message: LogLines) -> None:
-        """A worker has sent what it logged."""
+        """Add the lines that a worker has sent."""
         with self._lock:
             if message.left_out and message.lines:
                 words = f"{message.left_out:,} lines before the next one were left out: more than can be sent"
@@ -98,10 +98,10 @@ class WorkerLogs:
         worker: str = "",
         wanted: Callable[[LogLine], bool] = lambda line: True,
     ) -> list[LogLine]:
-        """At most so many lines, the newest, oldest first: those after the id `after`, of this level or worse, of this
-        job, pool and worker (empty: of all), and `wanted`.
+        """Return at most the newest `most` lines, oldest first: those after the id `after`, of this level or worse, of
+        this job, pool and worker (empty: of all), and `wanted`.
 
-        A pool is also named by its first parts: `trainer`, `trainer.<job>`. Lines about no job count for none.
+        A pool can also be given by its first parts: `trainer`, `trainer.<job>`. Lines about no job match no job.
         """
         with self._lock:
             kept = [self._problems] if level != "INFO" else [self._lines, self._problems]

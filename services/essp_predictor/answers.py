@@ -1,8 +1,8 @@
-"""The predictions and segments of a job, from the saved scores of its streams, some videos at a time.
+"""Computes the predictions and segments of a job from the saved scores of its streams, a few videos at a time.
 
-Parts of the scores are read one after the other, and what is fused is whole videos: the last video of a part waits for
-the next part, since more of its clips may be in that. So the memory is that of a part and of the longest video, 4 bytes
-for each clip, class and member.
+Parts of the scores are read one after the other, but only whole videos are fused: the last video of a part waits for
+the next part, which may contain more of its clips. So the memory is one part plus the longest video, at 4 bytes per
+clip, class and member.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from essp_predictor.localisation import localise
 
 @dataclass(frozen=True, slots=True)
 class ClipAnswers:
-    """What the members of a model together say of the clips of one video."""
+    """The fused scores of the clips of one video."""
 
     video_id: str
     index: NDArray[np.int64]
@@ -40,13 +40,13 @@ class FusedAnswers:
     """The fused answers of a model's members."""
 
     def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, fuse: Fuse, clips: int) -> None:
-        """`fuse`: of the model. `clips`: number of clips of each stream, all of them scored."""
+        """`fuse`: the model's fusion. `clips`: number of clips of each stream, all of them scored."""
         self.videos = 0
-        """Videos that `predictions` has yielded."""
+        """Number of videos that `predictions` has yielded."""
         self.failed = 0
-        """Videos of which nothing could be decoded."""
+        """Number of videos without a single decoded clip."""
         self.classes = tuple(name for name in model.classes if name != model.background)
-        """What videos are answered with."""
+        """The classes that a prediction may name: all except the background."""
         self._partial_scores = partial_scores
         self._streams = tuple(spec.streams)
         self._highlight = None if spec.predictor is None else spec.predictor.highlight
@@ -56,7 +56,7 @@ class FusedAnswers:
         self._background = None if model.background is None else model.classes.index(model.background)
 
     def predictions(self) -> Iterator[list[Prediction]]:
-        """The class of each video: the members' scores of its clips, fused as the model says."""
+        """Yield the class of each video: the members' scores of its clips, fused by the model."""
         for part in self._whole_videos():
             weights = self._weights(part, self._highlight) if self._highlight is not None else {}
             parts = {name: clips_by_video(table, weights.get(name)) for name, table in part.tables.items()}
@@ -69,7 +69,7 @@ class FusedAnswers:
             yield rows
 
     def segments(self) -> Iterator[list[Segment]]:
-        """Where in each video its classes are visible: fuses the members clip by clip."""
+        """Yield where in each video its classes are visible, from the members fused clip by clip."""
         shown = np.array([name != self._model.background for name in self._model.classes])
         for part in self._whole_videos():
             found: list[Segment] = []
@@ -79,7 +79,7 @@ class FusedAnswers:
             yield found
 
     def _weights(self, part: ScoredPart, highlight: HighlightSpec) -> dict[str, NDArray[np.float64]]:
-        """Trainer -> how much each of its clips counts. A clip counts the same for each of them."""
+        """Trainer -> the weight of each of its clips. The weight of a clip is the same for all trainers."""
         weights: dict[int, float] = {}
         for video in self._by_clip(part):
             found = clip_weights(video.probabilities, self._background, highlight)
@@ -90,7 +90,7 @@ class FusedAnswers:
         }
 
     def _by_clip(self, part: ScoredPart) -> Iterator[ClipAnswers]:
-        """The videos, clip by clip."""
+        """Yield the videos with fused scores per clip."""
         fused = self._fused({name: _each_alone(table) for name, table in part.tables.items()})
         index = np.array([int(name) for name in fused.video_id], dtype=np.int64)
         video_of = {i: v for t in part.tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
@@ -100,7 +100,10 @@ class FusedAnswers:
             yield ClipAnswers(video, index[own], fused.probabilities[own])
 
     def _whole_videos(self) -> Iterator[ScoredPart]:
-        """The parts of all streams together, cut between videos: those are planned in the order of their ids."""
+        """Yield the parts of all streams together, cut between videos.
+
+        Clips are planned in the order of video ids, so only the last video of a part can continue in the next one.
+        """
         waiting = ScoredPart({}, {}, {})
         step = self._partial_scores.part_clips
         for start in range(0, self._clips, step):
@@ -122,7 +125,7 @@ class FusedAnswers:
         return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(classes))), classes)
 
     def _answered(self, scores: VideoScores) -> VideoScores:
-        """Scores of the classes that videos are answered with, given that a video shows one of them."""
+        """Scores of the classes other than background, given that a video shows one of them."""
         if self._background is None:
             return scores
         others = np.delete(scores.probabilities, self._background, axis=1)
@@ -133,7 +136,7 @@ class FusedAnswers:
 
 
 def _joined(parts: list[ScoredPart]) -> ScoredPart:
-    """Parts of one job as one."""
+    """Concatenate parts of one job."""
     tables: dict[str, list[ScoreTable]] = {}
     for part in parts:
         for name, table in part.tables.items():
@@ -146,7 +149,7 @@ def _joined(parts: list[ScoredPart]) -> ScoredPart:
 
 
 def _of_videos(part: ScoredPart, videos: set[str]) -> ScoredPart:
-    """What a part has of these videos."""
+    """The share of a part that belongs to these videos."""
     tables, kept = {}, set()
     for name, table in part.tables.items():
         own = np.flatnonzero([video in videos for video in table.video_id])
@@ -158,7 +161,7 @@ def _of_videos(part: ScoredPart, videos: set[str]) -> ScoredPart:
 
 
 def _each_alone(table: ScoreTable) -> ClipScores:
-    """Scores with each clip in the role of a video, in index order."""
+    """Scores with each clip treated as a video, in index order."""
     names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
     each = VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)
     return ClipScores(each, table.probabilities, np.arange(len(table) + 1), table.features)

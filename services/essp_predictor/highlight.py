@@ -1,17 +1,17 @@
-"""How much each clip counts in the score of its video: highlights, in which its class is seen, count more.
+"""Computes how much each clip counts in the score of its video: highlights, which show its class, count more.
 
-A video of which most shows nothing of any class is answered wrong by the plain mean over its clips, since a model has
-to say something of each of them. Two measures tell which clips to trust.
+If most of a video shows no class at all, the plain mean over its clips gives a wrong answer, because a model has to
+answer something for each clip. Two measures estimate which clips to trust:
 
-    actionness   1 minus the score of the background class, smooth over three clips
-    contrast     how far the scores of a clip, smooth over three clips, rise above the median over the video, for the
-                 class in which they rise most; squared, since a little of that is noise
+    actionness   1 minus the score of the background class, smoothed over three clips
+    contrast     how far the scores of a clip, smoothed over three clips, rise above the video's median, for the class
+                 in which they rise most; squared to suppress noise
 
-A video that shows one class throughout has scores about as high in all clips, so by either measure they count about the
-same. What comes in most of a video without being of any class has a high median, and no contrast; that is why contrast
-needs no background class, and why it does not help where the background changes.
+A video that shows one class throughout has similar scores in all clips, so under either measure its clips count about
+the same. Whatever appears in most of a video without belonging to a class has a high median and no contrast. That is
+why contrast needs no background class, and why it does not help when the background changes.
 
-Each clip counts `floor` at least, so that one clip which stands out, and is wrong, cannot decide alone.
+Each clip counts at least `floor`, so that one outlier that is wrong cannot decide alone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Scores = NDArray[np.float64]
 
 
 def clip_weights(probabilities: Scores, background: int | None, highlight: HighlightSpec) -> Scores:
-    """`(N,)` how much each clip of one video counts, from `floor` to 1.
+    """`(N,)` weight of each clip of one video, from `floor` to 1.
 
-    `probabilities`: `(N, C)` of its clips in time order. `background`: which of the classes is the background.
+    `probabilities`: `(N, C)` scores of its clips in time order. `background`: index of the background class, if any.
     """
     smooth = _smooth(probabilities)
     if highlight.weight == "actionness":
@@ -42,7 +42,7 @@ def clip_weights(probabilities: Scores, background: int | None, highlight: Highl
 
 
 def _smooth(scores: Scores) -> Scores:
-    """Each clip with its two neighbours; at the ends with one."""
+    """Average each clip with its two neighbours; clips at the ends have only one."""
     total = scores.copy()
     total[1:] += scores[:-1]
     total[:-1] += scores[1:]

@@ -1,10 +1,10 @@
-"""One predict job: score the clips of each stream, fuse by video, write the answers.
+"""One predict job: scores the clips of each stream, fuses by video, writes the answers.
 
-    each stream, in a thread of its own:  clips ──▶ scores, saved part by part (`stream.py`)
-    when all are done:                    some videos at a time: fuse ──▶ predictions.parquet
+    each stream, in its own thread:  clips ──▶ scores, saved part by part (`stream.py`)
+    when all are done:               a few videos at a time: fuse ──▶ predictions.parquet
 
-After a predictor dies, the job resumes with the part it was in. So neither memory nor the cost of a death grows with
-the number of videos, and of a video of any length only the scores are in memory.
+After a predictor dies, the job resumes with the part that was in progress. So neither memory nor the cost of a crash
+grows with the number of videos, and a video of any length occupies memory only with its scores.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Answers:
     uri: str
     videos: int
     failed: int
-    """Videos of which nothing could be decoded."""
+    """Number of videos without a single decoded clip."""
 
 
 class PredictionJob:
@@ -67,7 +67,7 @@ class PredictionJob:
         leave: Callable[[], bool],
         run_of: Callable[[int], int | None],
     ) -> None:
-        """`leave`: whether the job was stopped or the process is being drained. `run_of`: as in `IntakeOptions`."""
+        """`leave`: whether the job was stopped or the process is draining. `run_of`: as in `IntakeOptions`."""
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
@@ -80,7 +80,8 @@ class PredictionJob:
     def run(self) -> Answers | None:
         """Score and save, fuse, write. Returns None if it left before that.
 
-        Raises `PermanentError` or `ConfigError` if the model cannot be used, or is not the one that the run began with.
+        Raises `PermanentError` or `ConfigError` if the model cannot be used, or differs from the one that the run began
+        with.
         """
         spec = self._spec
         if spec.predictor is None:
@@ -139,7 +140,7 @@ class PredictionJob:
         return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, start))
 
     def _score(self, streams: list[StreamPhase]) -> bool:
-        """Run all streams side by side. Returns False if it is to leave."""
+        """Run all streams in parallel. Returns False if any of them left early."""
         with ThreadPoolExecutor(len(streams), thread_name_prefix="essp-predict") as pool:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
@@ -153,5 +154,5 @@ class PredictionJob:
                     stream.step(_TAKE_S)
             return True
         except BaseException:
-            self._broken.set()  # without this stream the others are useless
+            self._broken.set()  # the other streams are useless without this one
             raise

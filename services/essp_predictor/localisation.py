@@ -1,18 +1,19 @@
-"""Where in a video a class is visible: runs of clips that score higher than the clips around them.
+"""Finds where in a video a class is visible: runs of clips that score higher than the clips around them.
 
-Every run of clips is a proposal for each class for which some clip has a fair score. Its value is the mean score inside
-minus the mean score of a margin of a quarter of its length on both sides (the outer-inner contrast of Shou et al.,
-"AutoLoc", ECCV 2018), which is highest if the run begins and ends with the action. There are no margins beyond the ends
-of the video, so a class that is visible throughout gives one segment. Of runs of one class that overlap much, only the
-best is kept.
+For each class with a sufficient score in some clip, every run of clips is a proposal. Its value is the mean score
+inside minus the mean score of a margin of a quarter of its length on both sides (the outer-inner contrast of Shou et
+al., "AutoLoc", ECCV 2018), which is highest if the run begins and ends with the action. There are no margins beyond the
+ends of the video, so a class that is visible throughout gives one segment. Of strongly overlapping runs of one class,
+only the best is kept.
 
-Nothing is learned here, so it works with a model of trimmed videos. A model with a background class tells more: its
-scores of a class are the actionness of a clip (1 minus the score of the background) times the score of the class given
-that something is seen, so they are low wherever nothing is. The result is no finer than the distance between clips.
+Nothing is learned here, so it works with a model trained on trimmed videos. A model with a background class is more
+informative: its score of a class is the actionness of a clip (1 minus the background score) times the score of the
+class given that something is shown, so it is low wherever nothing is shown. The resolution is the distance between
+clips.
 
-A video may have any number of clips. Runs of up to 256 clips are all tried. Longer ones are tried among clips that are
-averaged two by two, four by four and so on, so that they have at most 256 of those, and their ends are right to a
-hundredth of their length. Runs are tried some thousand at a time.
+A video may have any number of clips. All runs of up to 256 clips are tried. Longer runs are tried on clips averaged by
+twos, by fours and so on, so that a run has at most 256 averages; its ends are then accurate to a hundredth of its
+length. A few thousand runs are tried at a time.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from numpy.typing import NDArray
 from essp_common.artifacts.segments import Segment
 
 _MIN_SCORE = 0.2
-"""Classes without a clip of this score are not searched; runs with less contrast are not reported."""
+"""Classes that never reach this score are not searched; runs with less contrast are not reported."""
 _OVERLAP = 0.5
-"""If two runs of one class share more than this part of the shorter one, only the better is kept."""
+"""If two runs of one class share more than this fraction of the shorter one, only the better one is kept."""
 _MARGIN_PART = 4
-"""A margin has one clip for this many clips of its run, rounded up."""
+"""A margin has one clip per this many clips of its run, rounded up."""
 _MAX_SEGMENTS = 100
-"""Maximum number of segments of one video; of a long one, as many as a quarter of its clips."""
+"""Maximum number of segments of one video; in a long video, a quarter of the number of its clips if that is larger."""
 _LONGEST = 256
 """Maximum number of clips, or averages of clips, in one run."""
 _AT_ONCE = 4096
-"""Clips at which the runs begin that are tried at once, for a memory of some hundred MB."""
+"""Number of start clips whose runs are tried at once; limits memory to a few hundred MB."""
 
 Scores = NDArray[np.float64]
 
 
 def localise(video_id: str, scores: Scores, frames: NDArray[np.int64], classes: tuple[str, ...]) -> list[Segment]:
-    """The segments of one video, the highest score first.
+    """The segments of one video, highest score first.
 
-    `scores`: `(N, C)` of its clips in time order. `frames`: `(N, 2)`, the first and the last one of each clip.
+    `scores`: `(N, C)` scores of its clips in time order. `frames`: `(N, 2)`, the first and the last frame of each clip.
     """
     edges = _edges(frames)
     found = []
@@ -56,13 +57,13 @@ def localise(video_id: str, scores: Scores, frames: NDArray[np.int64], classes: 
 
 
 def _edges(frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`(N + 1,)`: clip `j` stands for the frames from `edges[j]` up to `edges[j + 1]`, half way to its neighbours."""
+    """`(N + 1,)`: clip `j` covers the frames from `edges[j]` up to `edges[j + 1]`, halfway to its neighbours."""
     begins, ends = frames[:, 0], frames[:, 1] + 1
     return np.concatenate([begins[:1], (begins[1:] + ends[:-1]) // 2, ends[-1:]])
 
 
 def _best_runs(scores: Scores) -> list[tuple[int, int, float]]:
-    """Begin, end (exclusive) and contrast of the runs of one class that are to be reported, the best first."""
+    """Begin, end (exclusive) and contrast of the reportable runs of one class, best first."""
     kept: list[tuple[int, int, float]] = []
     scale, coarse, longest = 1, scores, 0
     while len(coarse) * scale > longest:
@@ -80,7 +81,7 @@ def _best_runs(scores: Scores) -> list[tuple[int, int, float]]:
 
 
 def _runs(clips: int, shortest: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Begins and ends of all runs of at least `shortest` and at most `_LONGEST` clips, by begin, then by end."""
+    """Yield begins and ends of all runs of at least `shortest` and at most `_LONGEST` clips, by begin, then by end."""
     for first in range(0, clips, _AT_ONCE):
         begins = np.arange(first, min(first + _AT_ONCE, clips))
         counts = np.maximum(np.minimum(begins + _LONGEST, clips) - (begins + shortest) + 1, 0)
@@ -90,7 +91,7 @@ def _runs(clips: int, shortest: int) -> Iterator[tuple[NDArray[np.intp], NDArray
 
 
 def _contrast(scores: Scores, begin: NDArray[np.intp], end: NDArray[np.intp]) -> Scores:
-    """The mean score within each run, minus that of its margins."""
+    """The mean score within each run, minus the mean score of its margins."""
     clips = len(scores)
     margin = -(-(end - begin) // _MARGIN_PART)
     before, after = np.maximum(begin - margin, 0), np.minimum(end + margin, clips)
@@ -102,7 +103,7 @@ def _contrast(scores: Scores, begin: NDArray[np.intp], end: NDArray[np.intp]) ->
 
 
 def _averaged(scores: Scores) -> Scores:
-    """The means of pairs; the last one of an odd number stays by itself."""
+    """The means of adjacent pairs; with an odd number, the last one stays as it is."""
     pairs = scores[: len(scores) // 2 * 2].reshape(-1, 2).mean(axis=1)
     return pairs if len(scores) % 2 == 0 else np.append(pairs, scores[-1])
 
@@ -115,7 +116,7 @@ def _best_first(
 
 
 def _suppressed(begin: NDArray[np.intp], end: NDArray[np.intp], contrast: Scores) -> list[tuple[int, int, float]]:
-    """Non-maximum suppression: of runs in descending order, those that overlap little with every better one."""
+    """Non-maximum suppression: from runs in descending order, keep those that overlap little with every better one."""
     kept = []
     left = np.arange(len(begin))
     while len(left):

@@ -1,4 +1,4 @@
-"""`essp predictor`: classify the videos of predict jobs, until stopped."""
+"""`essp predictor`: classifies the videos of predict jobs until stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of one stream: from a clip's frames to class probabilities."""
+"""The models of one stream: from the frames of a clip to class probabilities."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from essp_engine.video.colour import pictures
 
 Frames = NDArray[Any]
 View = tuple[Evaluated, FeatureLayout]
-"""What a member sees of a clip, and how it reads it."""
+"""How a member crops a clip, and the layout in which it reads it."""
 
 
 class StreamScorer:
-    """The members of a fused model that see one stream and have a weight. They score on one thread."""
+    """The members of a fused model that read one stream and have a nonzero weight. They score on one thread."""
 
     def __init__(
         self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device, code: Sequence[str] = ()
     ) -> None:
-        """Load the members from the model's folder. `code`: packages of which their networks may be named by path.
+        """Load the members from the model's folder.
 
-        Raises `PermanentError` for weights of another model, `ConfigError` for a network that is not installed here or
-        not allowed."""
+        `code`: packages whose networks may be named by path. Raises `PermanentError` if the weights belong to another
+        model, and `ConfigError` if a network is not installed here or not allowed.
+        """
         self._device = device
         self._code = code
         self._members = [member for member in model.deciding if member.stream == stream]
@@ -45,7 +46,7 @@ class StreamScorer:
 
     @property
     def distinct_views(self) -> list[View]:
-        """The different views that the members have of a clip."""
+        """The distinct views that the members have of a clip."""
         return list(dict.fromkeys(_view(member) for member in self._members))
 
     def views(self, decoded: Decoded) -> dict[View, Frames]:
@@ -54,7 +55,7 @@ class StreamScorer:
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
     def features(self, clips: int) -> dict[str, NDArray[np.float16]]:
-        """Trainer -> `(N, D)` features of the N clips that were scored last; empty if the model needs none."""
+        """Trainer -> `(N, D)` features of the N clips scored last; empty if the model does not use features."""
         return {name: inputs.of(clips) for name, inputs in self._head_inputs.items()}
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
@@ -95,7 +96,7 @@ def _view(member: Member) -> View:
 
 
 def device_of(choice: str) -> torch.device:
-    """The device that a setting names; `auto`: a GPU if there is one."""
+    """The device that a setting names; `auto`: a GPU if there is one, else the CPU."""
     if choice == "auto":
         choice = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(choice)

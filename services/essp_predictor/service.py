@@ -1,11 +1,12 @@
 """The predictor: runs predict jobs when the master starts them.
 
-Jobs come through `essp.control`, which the predictors read in one consumer group. The topic has one partition, so one
-instance works and the others stand by. A run of a job begins with its START or, if it waited in the queue, its RESUME;
-what comes after that says nothing new of the run. The command that began it is committed when the job has ended; if the
-instance dies before that, the next one gets the same command and resumes the job.
+Jobs arrive on `essp.control`, which all predictors read in one consumer group. The topic has one partition, so one
+instance works while the others stand by. A run of a job begins with its START or, if it waited in the queue, its
+RESUME; later commands add nothing about the run. The command that began the run is committed when the job has ended. If
+the instance dies before that, the next one gets the same command and resumes the job.
 
-The scores of a job are kept until it is complete. Before that the master may start it again, though all is written.
+The scores of a job are kept until the job is complete. Until then the master may start it again, even though everything
+is written.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.2
 _POLL_RECORDS = 100
 _STANDS_BY = 50
-"""Polls in a row without a share of the jobs: it gets none as long as another predictor is there."""
+"""Consecutive polls without a partition after which it logs that it stands by: another predictor has the jobs."""
 _LAST_WORD_S = 1.0
-"""How long a predictor that is drained waits for the end of a job whose answers are written: a job that runs in one
-process ends, and with it all services."""
+"""How long a drained predictor waits for the end of a job whose answers are written. When a job runs in a single
+process, its end drains all services."""
 _BEGINS = frozenset({Control.START, Control.RESUME})
 
 
 @dataclass(slots=True)
 class _InHand:
-    """A run of a job, and the thread that it runs in."""
+    """A run of a job, and its thread."""
 
     run: int
     record: Record
-    """The command that began it, as it was delivered last."""
+    """The command that began it, in its latest delivery."""
     thread: threading.Thread = field(init=False)
 
 
 class Predictor:
-    """Runs every predict job in a thread of its own."""
+    """Runs each predict job in its own thread."""
 
     name = ids.PREDICTOR
 
@@ -69,7 +70,7 @@ class Predictor:
         self._lost: DeviceLost | None = None
 
     def run(self) -> None:
-        """Run jobs until drained. Raises `DeviceLost`; a new process resumes the jobs."""
+        """Run jobs until drained. Raises `DeviceLost`; a new process then resumes the jobs."""
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL], ids.PREDICTOR)
         try:
@@ -107,22 +108,23 @@ class Predictor:
         if before is not None and before.run == run_of(command):
             if record.offset != before.record.offset:
                 subscription.done(record)
-            else:  # it is done when the job has ended, in the delivery that counts by then
+            else:  # redelivered: commit the latest delivery when the job has ended
                 before.record = record
             return
         in_hand = _InHand(run_of(command), record)
         work = partial(self._work, command, in_hand, subscription, None if before is None else before.thread)
-        in_hand.thread = guarded("essp-job", work, self.drain, of=command.job)  # another process has its command then
+        # if the thread fails, this drains, and another process gets the command
+        in_hand.thread = guarded("essp-job", work, self.drain, of=command.job)
         self._jobs[command.job] = in_hand
         in_hand.thread.start()
 
     def _work(
         self, command: Control, in_hand: _InHand, subscription: Subscription, before: threading.Thread | None
     ) -> None:
-        """Run one job, report how it ended, and be done with it. If a drain interrupts it, its command is delivered
+        """Run one job, report how it ended, and commit its command. If a drain interrupts it, the command is delivered
         again.
 
-        `before`: the thread of the same job, stopped but not ended yet.
+        `before`: an earlier thread of the same job, which was stopped but has not ended yet.
         """
         if before is not None:
             before.join()
@@ -149,15 +151,15 @@ class Predictor:
             subscription.done(in_hand.record)
 
     def _await_end(self, command: Control) -> None:
-        """Wait until the job has ended whose answers are written; once drained, a moment longer at most."""
+        """Wait for the end of the job, whose answers are written. Once drained, wait only a moment longer."""
         while not self._leave(command):
             self._draining.wait(_POLL_S)
         if not self._is_over(command):
             self._control.wait(command.job, _LAST_WORD_S, ENDED)
 
     def _remove_parts_of_complete(self, command: Control) -> None:
-        """Remove the saved scores of a job that is complete, for as long as it is: another predictor may have the next
-        run of it already."""
+        """Remove the saved scores of a job as long as it is still complete: another predictor may already run it
+        again."""
 
         def complete() -> bool:
             return self._control.state(command.job) == Control.COMPLETE
@@ -168,9 +170,9 @@ class Predictor:
                 partial_scores.remove(self._adapters.stores.under(spec.output), complete)
 
     def _run_job(self, command: Control) -> Answers | None:
-        """Run one job, however long store, bus or cache are unavailable; saved scores are reused.
+        """Run one job, waiting out any outage of store, bus or cache. Saved scores are reused.
 
-        None if it is to leave.
+        Returns None if it left before the end.
         """
         outage = Outage(self.name, self._draining.wait)
         while not self._leave(command):
@@ -189,14 +191,14 @@ class Predictor:
         return self._draining.is_set() or self._is_over(command)
 
     def _is_over(self, command: Control) -> bool:
-        """The run that a command began: the job has ended since, and may have been started again."""
+        """Whether the run that a command began is over: the job has ended, and may have been started again."""
         job, fence = command.job, command.fence
         return self._control.ended(job, fence) or self._control.of_earlier_run(job, fence)
 
     def _publish(self, progress: Progress, command: Control) -> bool:
-        """Publish, however long the bus is unavailable.
+        """Publish, waiting out any outage of the bus.
 
-        Returns False if drained before that; another instance resumes.
+        Returns False if drained before that; another instance then resumes the job.
         """
         progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
         outage = Outage(self.name, self._draining.wait)
@@ -210,7 +212,7 @@ class Predictor:
 
 
 def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:
-    """A predictor for all predict jobs of a bus."""
+    """Build a predictor for all predict jobs of a bus."""
     return Predictor(adapters, settings, worker)
 
 
@@ -228,7 +230,7 @@ def _beginning_of_prediction(record: Record) -> Control | None:
 
 def _failed(job: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
-        log.warning("job %s failed: %s", job, error, extra={"job_id": job})  # the master says so, too
+        log.warning("job %s failed: %s", job, error, extra={"job_id": job})  # the master reports it, too
     else:
         log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
     return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason_of(error), kind=kind_of(error))

@@ -1,9 +1,9 @@
 """Scores the clips of one stream of a predict job, in index order, and saves the scores.
 
-    what the members see of each clip ──every batch──▶ scores ──every part──▶ saved, messages committed
+    views of each clip ──every batch──▶ scores ──every part──▶ saved, messages committed
 
-Bytes are freed once a batch is scored, or earlier if no clip comes, so the job's budget may be smaller than a batch.
-The messages of a part are committed when its scores are saved (`essp_common/artifacts/partial_scores.py`). After a
+Bytes are freed once a batch is scored, or earlier if no clip arrives, so the job's budget may be smaller than a batch.
+The messages of a part are committed once its scores are saved (`essp_common/artifacts/partial_scores.py`). After a
 predictor dies, its successor gets the messages of the unfinished part again, finds the bytes freed, and has the clips
 rebuilt.
 """
@@ -27,7 +27,7 @@ from essp_predictor.scoring import Frames, StreamScorer, View
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Which clips to score, and how."""
+    """Which clips to score, and in which batches."""
 
     stream: str
     clips: int
@@ -41,7 +41,7 @@ class StreamPhase:
     def __init__(
         self, intake: OrderedIntake, scorer: StreamScorer, partial_scores: PartialScores, options: StreamOptions
     ) -> None:
-        """`intake`: gives what the scorer's members see of each clip (`StreamScorer.views`)."""
+        """`intake`: delivers the views of each clip that the scorer's members need (`StreamScorer.views`)."""
         self._intake = intake
         self._scorer = scorer
         self._partial_scores = partial_scores
@@ -50,11 +50,11 @@ class StreamPhase:
         self._unreleased: list[Delivery] = []
         self._part = _Part()
         self._part_complete = False
-        """Whether all clips of the part are scored, so that it has to be saved."""
+        """Whether all clips of the part are scored, so that it is due to be saved."""
 
     @property
     def finished(self) -> bool:
-        """Whether everything is taken, scored, released and saved."""
+        """Whether all clips are taken, scored, released and saved."""
         return self._intake.finished and not self._part_complete
 
     def step(self, timeout_s: float) -> None:
@@ -119,10 +119,10 @@ class _Part:
     probabilities: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
     features: dict[str, list[NDArray[np.float16]]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, str] = field(default_factory=dict)
-    """Video -> why a clip of it is missing."""
+    """Video -> why one of its clips is missing."""
 
     def scores(self, classes: tuple[str, ...]) -> ScoredPart:
-        """What to save."""
+        """The part as it is to be saved."""
         videos = tuple(item.clip.video_id for item in self.scored)
         labels = np.full(len(videos), -1, dtype=np.int32)
         indices = np.array([item.clip.index for item in self.scored], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a trainer has to do: one training of one job, from the job's snapshot."""
+"""The task of a trainer: one training of one job, from the job's snapshot."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Assignment:
     versions: dict[str, str]
     fence: int
     since: int = 0
-    """The fence with which this run of the job began; 0: not known."""
+    """The fence with which this run of the job began; 0 if unknown."""
     clips: int = 0
-    """Digest of the clips of the first epoch and its validation (`JobSnapshot.training_digest`); 0: not known."""
+    """Digest of the clips of the first epoch and its validation (`JobSnapshot.training_digest`); 0 if unknown."""
     code: tuple[str, ...] = ()
-    """Packages of which the job may name the network and the loss by path."""
+    """Packages from which the job may name the network and the loss by path."""
 
     @classmethod
     def of(cls, command: Control, trainer: str, code: tuple[str, ...] = ()) -> Self:
-        """The training named `trainer` of a job. Raises `ConfigError` if the job has none of that name."""
+        """Return the training named `trainer` of a job. Raises `ConfigError` if the job has no such trainer."""
         snapshot = command.snapshot
         spec = stored_spec(snapshot.spec_json, f"job {command.job}")
         if trainer not in spec.trainers:
@@ -81,14 +81,14 @@ class Assignment:
 
     @property
     def seed(self) -> int:
-        """From this all its random numbers follow: initial weights, augmentation, dropout.
+        """The seed of all its random numbers: initial weights, augmentation, dropout.
 
-        The name of the trainer does not enter, so trainers that differ in one setting differ in nothing else.
+        It does not depend on the trainer's name, so trainers that differ in one setting differ in nothing else.
         """
         return self.spec.sampling.seed if self.training.seed is None else self.training.seed
 
     def described(self, channels: int) -> ModelDescription:
-        """The model to train on frames with this many channels, or on descriptors of so many numbers."""
+        """Return the model to train on frames with this many channels, or on descriptors with this many numbers."""
         return ModelDescription(
             name=self.training.model,
             feature=self.stream.feature,
@@ -106,13 +106,12 @@ class Assignment:
 
     @property
     def learns_labels(self) -> bool:
-        """Whether it learns labels, each by itself, and not of which class a clip is."""
+        """Whether the training learns independent labels, and not the class of a clip."""
         return self.spec.data.targets != "class"
 
     def fits(self, clip: ClipRef) -> bool:
-        """Whether a clip is of a class, or of labels, that the job has; anybody may write to the bus.
-
-        Where it learns labels, the classes are those of the catalog, which it does not count."""
+        """Whether a clip has a class, or labels, that the job has; any client may write to the bus. A training that
+        learns labels ignores the class of a clip, which is one of the catalog's and is only checked to be plausible."""
         if not self.learns_labels:
             return clip.class_id < len(self.classes)
         return clip.class_id < LARGEST_COUNT and all(label < len(self.classes) for label in clip.labels)
@@ -128,27 +127,27 @@ class Assignment:
         return after_epochs(self.phases)
 
     def begins_at(self, manifest: Manifest) -> Position:
-        """Where the training goes on from a checkpoint: after all epochs, if it has stopped early."""
+        """Return where the training continues from a checkpoint: after all epochs if it has stopped early."""
         return manifest.position if self.stop_at(manifest) is None else self.rest
 
     def stop_at(self, manifest: Manifest) -> EarlyStop | None:
-        """Of a training that has stopped early at this checkpoint: after which epoch; None: it goes on there."""
+        """Return the early stop of a training at this checkpoint; None if the training continues there."""
         return self.stop_of(manifest.history) if manifest.position < self.rest else None
 
     def stop_of(self, history: Iterable[PhaseRecord]) -> EarlyStop | None:
-        """After which epoch it stops early; None: it goes on."""
+        """Return the early stop that follows from this history; None if the training continues."""
         return early_stop(history, self.training, self.spec.epochs)
 
     def embeds(self, plan: PhasePlan) -> bool:
-        """Whether the features of the clips of a phase are needed, beside their scores."""
+        """Whether the features of a phase's clips are needed in addition to their scores."""
         return self.spec.aggregation.features and plan.purpose in (EMBED, TEST)
 
     def clips_before(self, position: Position) -> int:
-        """Clips of all phases before a position."""
+        """Return the number of clips in all phases before a position."""
         return sum(plan.clips for plan in self.phases[: position.phase_index]) + position.index
 
     def position_after(self, clips: int) -> Position:
-        """The inverse of `clips_before`; at the end of a phase, the beginning of the next."""
+        """The inverse of `clips_before`; at the end of a phase it returns the beginning of the next."""
         for number, plan in enumerate(self.phases):
             if clips < plan.clips:
                 return Position(number, clips)
@@ -156,11 +155,11 @@ class Assignment:
         return self.end
 
     def digest(self) -> str:
-        """SHA-256 of everything in the job that decides what the weights become.
+        """Return the SHA-256 of everything in the job that determines the weights.
 
-        It does not change with a larger budget, another trainer, another device, another patience, or more epochs, so
-        such a job can be resumed. Fields with their default value are left out, so that a field which a later version
-        of ESSP adds changes no digest.
+        A larger budget, another trainer, another device, another patience or more epochs do not change it, so such a
+        job can be resumed. Fields with their default value are left out, so a field that a later version of ESSP adds
+        changes no digest.
         """
         free = {"device", "threads", "checkpoint", "stop"}
         document: dict[str, object] = {
@@ -181,5 +180,5 @@ def _layout(snapshot: JobSnapshot, stream: str) -> FeatureLayout:
 
 
 def purpose_name(purpose: Purpose) -> str:
-    """train, validation, embed, test or predict: the name in files and histories."""
+    """Return `train`, `validation`, `embed`, `test` or `predict`: the name in files and histories."""
     return Purpose.Name(purpose).lower()

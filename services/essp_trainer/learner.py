@@ -1,4 +1,4 @@
-"""The model of a training: built when the first clip shows its input shape or from a checkpoint, trained, evaluated."""
+"""The model of a training: built from the first clip's input shape or from a checkpoint, then trained and evaluated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Learner:
         self._ranks = ranks
         self._weights = weights
         self.rates = Rates(assignment)
-        """At which it learns, now and earlier."""
+        """Its learning rates, present and past."""
         self._training: Trainable | None = None
         self._evaluation: Evaluation | None = None
 
@@ -55,7 +55,7 @@ class Learner:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model."""
+        """Whether the model has been built."""
         return self._training is not None
 
     @property
@@ -66,7 +66,7 @@ class Learner:
         return self._training
 
     def resume(self, manifest: Manifest) -> None:
-        """Have the model of a checkpoint, which is then to be loaded. Raises `ConfigError` if it was made from another
+        """Build the model of a checkpoint, which must then be loaded. Raises `ConfigError` if it was made from another
         catalog."""
         if self._assignment.clips_before(manifest.position) != manifest.step:
             raise ConfigError(
@@ -84,17 +84,19 @@ class Learner:
         self._make(manifest.model)
 
     def train(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
-        """Take one step. `shape`: of the clips of the batch, on all ranks."""
+        """Take one step. `shape`: of the batch's clips, on all ranks."""
         if self._training is None:
             self._make(self._assignment.described(shape.channels))
         return self.training.step(batch, share, shape)
 
     def end_epoch(self, tell: Tell) -> StepResult | None:
-        """The clips of a training phase are over. What was learned of all of them together, if that is so."""
+        """End a training phase. Returns the result of learning from all its clips together, if the model learns in that
+        way."""
         return self.training.end_epoch(tell)
 
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
-        """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""
+        """Score this rank's clips of one batch with the current weights, or with the weights of the `best`
+        checkpoint."""
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
             embeds, alone = self._assignment.embeds(batch.plan), self._assignment.spec.data.targets == "spans"

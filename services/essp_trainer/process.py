@@ -29,7 +29,7 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
             "--ranks starts several processes, which cannot share memory://; set ESSP_BUS, ESSP_CACHE and ESSP_STORES",
             code="conflict",
         )
-    without_metrics = settings.model_copy(update={"metrics_port": 0})  # each rank has a port of its own
+    without_metrics = settings.model_copy(update={"metrics_port": 0})  # each rank has its own port
     command = module_command("essp_trainer.main", "--job", job, "--trainer", trainer)
     supervisor = Supervisor(command, count, settings)
     serve(supervisor, without_metrics, job_id=job)
@@ -37,7 +37,7 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
 
 
 def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
-    """Run one rank, which may be the only one. Returns the exit code."""
+    """Run one rank, possibly the only one. Returns the exit code."""
     # Only ranks load torch; the supervisor does not.
     from essp_trainer.distributed.ranks import init_ranks
     from essp_trainer.service import build

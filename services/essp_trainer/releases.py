@@ -1,14 +1,14 @@
-"""Gives clips back on a thread of its own, so that the step does not wait for the cache and the bus.
+"""Releases clips in a separate thread, so that the step does not wait for the cache and the bus.
 
     step ──release──▶ queue ──all that is there, at once──▶ acks, one report to the master
 
 Guarantees:
 
-- Clips are released in the order in which they were given, those that wait together in one go.
-- `settle` and `commit` wait until every release before them is through. So no checkpoint is announced, and no message
-  committed, whose clips still occupy the cache, or of which the master does not know that they are done.
-- A server that does not answer is asked again until the trainer leaves. What is not through then is not committed
-  either, so it is delivered again.
+- Clips are released in the order in which they were given; those that wait are released together.
+- `settle` and `commit` wait until every earlier release is complete. So no checkpoint is announced, and no message
+  committed, while its clips still occupy the cache, or before the master knows that they are done.
+- A server that does not answer is asked again until the trainer leaves. Clips that are not released by then are not
+  committed either, so they are delivered again.
 - That and any other error is raised by the next call.
 """
 
@@ -25,10 +25,10 @@ from essp_engine.intake.ordered import Delivery, OrderedIntake
 
 
 class Releases:
-    """What a training is done with. Its methods are used from one thread."""
+    """Releases the clips that a training has finished. Its methods are used from one thread."""
 
     def __init__(self, intake: OrderedIntake, leaving: Callable[[], bool], name: str) -> None:
-        """Does not close `intake`. `leaving`: whether to give up what fails for now."""
+        """Does not close `intake`. `leaving`: whether to give up calls that fail for now."""
         self._intake = intake
         self._leaving = leaving
         self._waiting: list[Delivery] = []
@@ -40,25 +40,25 @@ class Releases:
         self._thread.start()
 
     def release(self, items: Sequence[Delivery]) -> None:
-        """Free the bytes of these clips and report them as done, soon."""
+        """Queue these clips: their bytes are freed and they are reported as done soon."""
         with self._changed:
             self._raise()
             self._waiting += items
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Wait until every release is through."""
+        """Wait until every release is complete."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or not (self._waiting or self._busy))
             self._raise()
 
     def commit(self, records: Iterable[Record]) -> None:
-        """These, which were released, need no redelivery."""
+        """Commit these records, whose clips were released: they need no redelivery."""
         self.settle()
         self._intake.commit(records)
 
     def close(self) -> None:
-        """Let through what can be. Idempotent."""
+        """Release what can still be released. Idempotent."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -82,7 +82,7 @@ class Releases:
         return self._closing.is_set() or self._leaving()
 
     def _next(self) -> list[Delivery]:
-        """All that wait; none: it is closing."""
+        """Wait for clips and return all of them; empty when closing."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()

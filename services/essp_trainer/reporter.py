@@ -1,4 +1,4 @@
-"""What a trainer reports to the master: live numbers, the figures of each phase, checkpoints, and failures."""
+"""Reports of a trainer to the master: live metrics, the metrics of each phase, checkpoints, and failures."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Reporter:
         self._last_s = -math.inf
 
     def step(self, plan: PhasePlan, meter: Meter, queue: int, last: bool = False, fit: Fit | None = None) -> None:
-        """Report live numbers, unless the last report is more recent than the interval.
+        """Report live metrics, unless the last report is more recent than the interval.
 
-        `last`: of the phase, which is reported always. `fit`: what is learned now that all its clips have come.
+        `last`: the last report of the phase, which is always sent. `fit`: the fit under way at the end of the phase.
         """
         if not last and self.clock() - self._last_s < self._interval_s:
             return
@@ -62,8 +62,8 @@ class Reporter:
         self._publish(Progress(step=report))
 
     def fit(self, plan: PhasePlan, meter: Meter, clock: Clock) -> Tell:
-        """Who is to be told how far a fit at the end of a phase is; reports it as often as `step` reports. `clock`:
-        without the time for which the fit was held."""
+        """Return a callback for the progress of a fit at the end of a phase; it reports as often as `step` does.
+        `clock`: excludes the time for which the fit was paused."""
         begun: dict[str, float] = {}
 
         def tell(what: str, done: int, most: int) -> None:
@@ -75,7 +75,7 @@ class Reporter:
         return tell
 
     def phase_over(self, plan: PhasePlan, metrics: dict[str, float]) -> None:
-        """Report the figures of a finished phase."""
+        """Report the metrics of a finished phase."""
         report = PhaseReport(
             job=self._assignment.job,
             purpose=plan.purpose,
@@ -87,7 +87,7 @@ class Reporter:
         self._bus.flush()
 
     def checkpoint(self, ready: CheckpointReady) -> None:
-        """Report a durable checkpoint, or that the training goes on from one."""
+        """Report a durable checkpoint, or that the training continues from one."""
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
 
@@ -100,7 +100,7 @@ class Reporter:
         self._bus.flush()
 
     def change_taken(self, change: TakenChange) -> None:
-        """Report that the training has a change of the job from a place on."""
+        """Report the position from which the training applies a change of the job."""
         self._publish(Progress(change_taken=change.message(self._assignment.trainer)))
         self._bus.flush()
 

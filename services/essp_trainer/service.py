@@ -1,15 +1,15 @@
 """The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
 
-It waits until the job starts, takes the training over from whoever had it, with the checkpoint to resume from, and runs
-a `Session`. It returns when the final checkpoint is durable, when it is drained, or when the job ends; started again,
-it resumes. Each of several ranks is such a trainer; rank 0 owns the training and finds the checkpoint for all.
+It waits until the job starts, takes the training over from its previous owner, with the checkpoint to resume from, and
+runs a `Session`. It returns when the final checkpoint is durable, when it is drained, or when the job ends; if started
+again, it resumes. With several ranks, each is such a trainer; rank 0 owns the training and finds the checkpoint for
+all.
 
-If the job gets more epochs or trainers meanwhile, its run ends and another one follows (docs/decisions/0066). The
-trainer saves, says that it has left, waits for the next run, and resumes in it as a process that was started for it
-would.
+If the job gets more epochs or trainers in the meantime, its run ends and another one follows (docs/decisions/0066). The
+trainer saves, reports that it has left, waits for the next run, and resumes in it as a newly started process would.
 
-If another process of the same name takes the training over meanwhile, this one leaves with `Fenced` and does not report
-a failure: the job goes on with the other one.
+If another process with the same name takes over the training, this one leaves with `Fenced` and does not report a
+failure: the job continues with the other one.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
 _LOOK_S = 0.1
-"""How often a trainer that has left a run looks for the next one."""
+"""Interval at which a trainer that has left a run checks for the next one."""
 _MORE_PATIENCE = 6
-"""Each warning comes after so many times as long as the one before."""
+"""Each warning comes after this many times the previous wait."""
 _UNDER_WAY = frozenset({Control.START, Control.PAUSE, Control.RESUME})
 _OVER = frozenset({Control.COMPLETE, Control.FAIL})
 
@@ -94,41 +94,44 @@ class Trainer:
         self._draining = threading.Event()
         self._over = False
         self._ended = False
-        """The job has ended: nothing goes on with the training."""
+        """Whether the job has ended: nothing continues the training."""
         self._in = 0
-        """The run of the job that it is in, or was in last; 0: none yet."""
+        """The run of the job that it is in, or was in last; 0 if none yet."""
         self._left = 0
-        """The fence of the command at which it said that it has left a run."""
+        """The fence of the command for which it reported that it has left a run."""
         self._checkpoint_store: CheckpointStore | None = None
         self._owner_watch: OwnerWatch | None = None
         """On rank 0, while it trains."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether it has left a training that goes on: because it was drained, or another rank was."""
+        """Whether it has left a training that is not finished, because it or another rank was drained."""
         return not self._over and not self._ended
 
     def run(self) -> None:
-        """Wait for the job, train, leave. Reports to the master what makes the training impossible, then raises it."""
+        """Wait for the job, train, leave. Reports errors that make the training impossible to the master, then raises
+        them."""
         try:
             while (command := self._await_start()) is not None:
+                # Synchronisation point: ranks may see commands at different times; all enter the run that rank 0 has
+                # seen.
                 command = Control.FromString(self._ranks.broadcast(command.SerializeToString()))
                 self._in = run_of(command)
                 if not self._run(command) or not self._goes_on():
                     return
         except RankLost:
-            if not self._draining.is_set():  # otherwise the other ranks are drained, too, and left before this one
+            if not self._draining.is_set():  # otherwise the other ranks were drained as well, and left before this one
                 raise
         finally:
             self._ended = self._control.state(self._config.job) in ENDED
             self._ranks.close()
 
     def drain(self) -> None:
-        """Save between two batches, then let `run` return."""
+        """Save between two batches, then make `run` return."""
         self._draining.set()
 
     def _run(self, started: Control) -> bool:
-        """Train in a run of the job. False: this rank was drained, and may not be in step with the others."""
+        """Train in a run of the job. Returns False if this rank was drained and may be out of step with the others."""
         command = retry_transient(lambda: completed(started, self._adapters.stores), self._leaving)
         assignment = Assignment.of(command, self._config.trainer, self._config.settings.code)
         interval_s = self._config.settings.report_interval_s
@@ -161,7 +164,7 @@ class Trainer:
         return True
 
     def _refuse_if_overtaken(self, error: Exception) -> None:
-        """An error of a process that does not own the training any more is not the job's."""
+        """Raise `Fenced` instead of an error of a process that no longer owns the training: the job is not at fault."""
         try:
             if self._checkpoint_store is not None:
                 self._checkpoint_store.check_owner()
@@ -172,8 +175,8 @@ class Trainer:
             log.warning("%s: it is not known who owns the training: %s", self.name, unknown)
 
     def _await_start(self) -> Control | None:
-        """The command that starts or resumes the job, in a run that this trainer was not in; None if it is drained
-        first or the job is over."""
+        """Return the command that starts or resumes the job, in a run that this trainer was not in yet; None if it is
+        drained first or the job is over."""
         log.info("%s: waiting until job %s %s", self.name, self._config.job, "goes on" if self._in else "starts")
         began, patience_s = self._clock(), self._config.settings.start_warning_s
         while not self._draining.is_set():
@@ -195,7 +198,7 @@ class Trainer:
         return None
 
     def _tell_of_leave(self, command: Control) -> None:
-        """Tell the master of this command, once, that nothing of this training is under way."""
+        """Report to the master, once for this command, that nothing of this training is under way."""
         if not ends_for_next(command) or command.fence == self._left or not self._ranks.is_rank_zero:
             return
         left = Progress(
@@ -213,7 +216,8 @@ class Trainer:
         self._left = command.fence
 
     def _goes_on(self) -> bool:
-        """Whether another run of the job follows, in which this trainer takes part: so all ranks say if one knows."""
+        """Whether another run of the job follows in which this trainer takes part. All ranks return True if one knows
+        of it."""
         return b"1" in self._ranks.all_gather(b"1" if self._knows_of_next() else b"0")
 
     def _knows_of_next(self) -> bool:
@@ -224,7 +228,7 @@ class Trainer:
         return ends_for_next(command) or run_of(command) > self._in or stays
 
     def _waits_for(self, waited_s: float) -> str:
-        """What it has been waiting for, and what a person may do about it."""
+        """Describe what it has been waiting for, and what a person may do about it."""
         job, known = self._config.job, self._control.jobs()
         started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
         if job in known and ends_for_next(known[job]):
@@ -252,6 +256,7 @@ class Trainer:
                 training.model, settings.code
             )  # refuse an unknown name now, not when the first clip shows the input's shape
         loss(training.loss, code=settings.code)
+        # Synchronisation point: all ranks resume from the checkpoint that rank 0 has found.
         found = self._claim(checkpoint_store)
         latest = found.manifest
         if latest is not None and latest.final:
@@ -275,10 +280,11 @@ class Trainer:
         latest: Manifest | None,
         damaged: Position | None,
     ) -> Manifest | None:
-        """Train until the end, or until the signal is to leave. Returns the checkpoint to resume from at once if the
-        training has stopped early.
+        """Train until the end, or until the signal is to leave. If the training has stopped early, returns the
+        checkpoint from which to resume at once.
 
-        `latest`: what to resume from; None: nothing. `damaged`: clips before this position are to be made again.
+        `latest`: the checkpoint to resume from; None: start from scratch. `damaged`: clips before this position must be
+        rebuilt.
         """
         training, settings = assignment.training, self._config.settings
         start = Position(0, 0)
@@ -322,21 +328,23 @@ class Trainer:
             return checkpointer.saved if session.stops else None
 
     def _tell_of_stop(self, assignment: Assignment, reporter: Reporter, latest: Manifest) -> None:
-        """Tell the master that the training has stopped early, if it has, before any rank drops a clip of the epochs
-        that do not come: the master would take it for trained."""
+        """Report to the master that the training has stopped early, if it has. This must happen before any rank drops a
+        clip of the remaining epochs, which the master would take for trained."""
         stop = assignment.stop_at(latest)
         if stop is None:
             return
         if self._ranks.is_rank_zero:
             log.info("%s: %s", assignment.trainer, stop.words)
             retry_transient(lambda: reporter.stopped(latest.position, stop), self._leaving)
+        # Synchronisation point: no rank continues before the report is published.
         self._ranks.broadcast(b"")
 
     def _tell_of_resume(
         self, assignment: Assignment, reporter: Reporter, checkpoint_store: CheckpointStore, latest: Manifest
     ) -> None:
-        """Tell the master what this training holds, which may be more than the master has heard of: nobody takes the
-        clips before that, and of some the message may be lost. One that has stopped early has told so."""
+        """Report to the master the checkpoint from which this training resumes. It may cover more than the master
+        knows: no one takes the clips before it again, and messages about some may be lost. A training that has stopped
+        early has already reported that."""
         if self._ranks.is_rank_zero and assignment.stop_at(latest) is None:
             ready = checkpoint_store.message(latest)
             ready.resumed = True
@@ -347,7 +355,7 @@ class Trainer:
         return retry_transient(lambda: starting_weights(self._adapters.stores, uri, code), self._leaving)
 
     def _claim(self, checkpoint_store: CheckpointStore) -> Found:
-        """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""
+        """Take ownership of the training on rank 0, and return to all ranks the checkpoint to resume from."""
         document = b""
         if self._ranks.is_rank_zero:
             found = retry_transient(lambda: checkpoint_store.claim(self._config.worker), self._leaving)
@@ -358,7 +366,7 @@ class Trainer:
 
     @contextmanager
     def _watching(self, checkpoint_store: CheckpointStore) -> Iterator[None]:
-        """Leave soon if another process takes the training over within this block."""
+        """Leave soon if another process takes over the training within this block."""
         if not self._ranks.is_rank_zero:
             yield
             return
@@ -382,7 +390,7 @@ class Trainer:
         return ControlSignal.PAUSE if state == Control.PAUSE else ControlSignal.CONTINUE
 
     def _changes(self) -> Sequence[Change]:
-        """What people have changed of the job, as far as it is known here."""
+        """Return the known changes of the job."""
         command = self._control.latest(self._config.job)
         return () if command is None else command.changes
 
@@ -425,7 +433,7 @@ class Trainer:
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
-    """A trainer for one training of one job; `ranks` connects it with the others, if there are any."""
+    """Return a trainer for one training of one job. `ranks`: connects it with the other ranks, if there are any."""
     return Trainer(config, adapters, control, ranks or SingleRank())
 
 

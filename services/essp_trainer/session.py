@@ -3,29 +3,43 @@
     TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ EMBED, TEST, by the best ▶ final checkpoint
                                                    └── early stop ▶ checkpoint ▶ a new session ──▲
 
-EMBED is there if strategies of aggregation learn from features: the features of its clips, and of those of TEST, go
-into the frame cache for the aggregator. Nothing is saved between the two, so a trainer that leaves there makes both
-again: what it gave a cache in its own memory is gone with it.
+The step, in order (`Session.run`; * marks points at which all ranks synchronise):
 
-Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports. Between
-two batches they also take up what people have changed of the running job (`model/rates.py`).
+    1  `_next`             the next batch of this rank, or the end of the phase     essp_engine/loading/device_feed.py
+    2  `Consensus.agree`   * what all ranks do next: one all-reduce                 distributed/consensus.py
+    3  `settle`            * the result of finished checkpoints; commits messages   checkpoints/checkpointer.py
+    4  `_take_changes`     * changes of the running job                             model/rates.py
+    5  `_save_and_leave`   * if the signal is to leave: save, return                checkpoints/checkpointer.py
+    6  `_begin_save`       * a checkpoint, if rank 0 retries a failed one           checkpoints/checkpointer.py
+    7  `Training.step`     * forward, backward, summed gradients, update            learner.py, model/training.py
+    8  `defer_commit`      keep the messages until a checkpoint covers the clips    checkpoints/checkpointer.py
+    9  `release`           free the bytes, report the clips as done                 releases.py
+    10 `_report_step`      live metrics, from rank 0                                reporter.py
+    11 `_begin_save`       * a checkpoint, every `checkpoint.every` clips           checkpoints/checkpointer.py
 
-After each batch the trainer frees the bytes of its clips and reports them (`data/releases.py`). It commits their
-messages only when a checkpoint holds what it learned from them (`checkpoints/checkpointer.py`). So a trainer that dies
-resumes from its last checkpoint and receives again all that it had trained since. An evaluation that is interrupted
-starts again at its first clip.
+In a validation or test phase, `Learner.evaluate` replaces step 7. At the end of a phase, `_end_phase` replaces steps 7
+to 11.
+
+EMBED exists if aggregation strategies learn from features: the features of its clips, and of the TEST clips, go into
+the frame cache for the aggregator. Nothing is saved between the two phases, so a trainer that leaves there computes
+both again: what it put into a cache in its own memory is gone with it.
+
+Rank 0 alone writes and reports. After each batch the trainer frees the bytes of its clips and reports them as done. It
+commits their messages only when a checkpoint covers what it learned from them. So a trainer that dies resumes from its
+last checkpoint and receives everything again that it had trained since. An interrupted evaluation starts again at its
+first clip.
 
 A checkpoint begins at the end of each TRAIN phase and every `checkpoint.every` clips, and is written while training
 continues, unless `checkpoint.parallel` is off. The session waits for it when the job pauses, before it calls weights
 the best, and before it leaves (drain, stop). A checkpoint always shows a moment between two batches.
 
-What is fitted to all clips of a TRAIN phase, at its end, may take minutes. Who leaves meanwhile saves the state before
-the fit, and the next session begins the fit anew, without a clip; a pause holds it where it is.
+A fit to all clips of a TRAIN phase, at its end, may take minutes. A trainer that leaves meanwhile saves the state
+before the fit, and the next session starts the fit again, without clips; a pause suspends it.
 
-A training that stops early (`artifacts/early_stop.py`) saves where it is, and the session ends. The next one resumes
-from there as after any interruption, finds that the training has stopped, and begins with what follows all epochs. So
-the clips that were on their way for the epochs that do not come are dropped by a new intake, as those of another run
-would be; and a checkpoint names the position at which training would go on, should the job be given more patience.
+A training that stops early (`artifacts/early_stop.py`) saves at its position, and the session ends. The next session
+resumes from there as after any interruption, finds that the training has stopped, and begins with the phases after all
+epochs. So a new intake drops the clips that were on their way for the remaining epochs, like those of another run; and
+the checkpoint names the position at which training would continue if the job got more patience.
 """
 
 from __future__ import annotations
@@ -104,13 +118,13 @@ class Session:
         self._clock = reporter.clock
         self._state = TrainingState(origin=learner.origin)
         self.stops = False
-        """The training stops early here. A new session, resumed from its checkpoint, is to follow."""
+        """Whether the training stops early here. A new session, resumed from its checkpoint, must follow."""
         self._stopped = False
-        """It stopped early, and what follows all epochs is left to do."""
+        """Whether it stopped early before, and only the phases after all epochs are left."""
         self._meter = Meter(self._clock)
         self._next_item: Batch | PhaseEnd | None = None
         self._evaluated = 0
-        """Digest of the clips of the current evaluation; it is not saved, as an interrupted evaluation starts again."""
+        """Digest of the clips of the current evaluation; not saved, since an interrupted evaluation starts again."""
 
     def resume(self, manifest: Manifest) -> None:
         """Resume from a checkpoint. Raises `ConfigError` if it belongs to another training."""
@@ -142,6 +156,8 @@ class Session:
             if self.stops:
                 self._checkpointer.save_last(self._learner.training, self._current_state())
                 return
+            # Every branch below depends only on the agreement and on state that is equal on all ranks, so that all
+            # ranks enter the same collective operations in the same order.
             agreement, waited_s = self._next()
             if agreement.written:
                 self._checkpointer.settle()
@@ -160,7 +176,7 @@ class Session:
                     return
             elif agreement.signal is ControlSignal.PAUSE:
                 self._meter.leave_out(waited_s)
-                if not self._checkpointer.failing:  # else `due` says when to try again
+                if not self._checkpointer.failing:  # otherwise `due` says when to try again
                     self._save()
             else:
                 self._meter.waited_s += waited_s
@@ -173,16 +189,18 @@ class Session:
         return self._state.position == self._assignment.end
 
     def _next(self) -> tuple[Agreement, float]:
-        """What all ranks do next, and how long the model waited for it."""
+        """Return what all ranks do next, and how long the model waited for it."""
         asked = self._clock()
         if self._next_item is None:
             self._next_item = self._device_feed.next(_NEXT_S)
+        # Synchronisation point, in every iteration: a rank whose item is not there yet takes part without one, and then
+        # no rank takes its item.
         agreement = self._consensus.agree(self._next_item, self._checkpointer.due, self._checkpointer.written)
         return agreement, self._clock() - asked
 
     def _take_changes(self) -> None:
-        """Train with what people have changed of the job, from the next batch on. Told to the master before any
-        checkpoint holds it."""
+        """Apply users' changes of the job from the next batch. They are reported to the master before any checkpoint
+        contains them."""
         taken = self._learner.rates.take(self._consensus.changes(), self._state.position)
         self._state.changes = self._learner.rates.taken
         if self._ranks.is_rank_zero:
@@ -201,8 +219,8 @@ class Session:
     def _between_batches(self) -> bool:
         """Whether a checkpoint may be made here.
 
-        Not between the last clip of a phase and the phase's end: the end needs no clip, so the two would be saved
-        alike.
+        Not between the last clip of a phase and the phase's end: the end needs no clip, so both positions would be
+        saved alike.
         """
         position = self._state.position
         return position.index < self._assignment.phases[position.phase_index].clips
@@ -212,6 +230,7 @@ class Session:
         if not agreement.share.clips:
             self._meter.pass_over(batch.stop)
         if batch.plan.purpose == TRAIN:
+            # Synchronisation point: a rank without a clip of this batch trains too, since the others sum its gradients.
             if agreement.share.clips:
                 self._meter.add(self._learner.train(batch, agreement.share, agreement.shape), batch.stop)
             self._state.position = batch.position
@@ -219,6 +238,7 @@ class Session:
             self._state.digest = joined([self._state.digest, batch.digest()])
         elif agreement.share.clips:
             best = self._state.best if batch.plan.purpose != VALIDATION else None
+            # Ranks score their clips independently; only the sums of loss and accuracy synchronise.
             result = self._retry(lambda: self._learner.evaluate(batch, best))
             self._meter.add(self._of_all_ranks(result), batch.stop)
             self._evaluated = joined([self._evaluated, batch.digest()])
@@ -227,6 +247,7 @@ class Session:
             name = "train" if batch.plan.purpose == TRAIN else "evaluate"
             for item in batch.clips:
                 tracing.span(name, item.clip, self._clock() - began_s, trainer=self._assignment.trainer)
+        # Only the bytes are freed now. The messages stay uncommitted until a checkpoint covers the clips.
         self._checkpointer.defer_commit(batch.items)
         self._releases.release(batch.items)
         self._report_step(batch.plan)
@@ -248,10 +269,12 @@ class Session:
         return clips_before(self._state.position) - clips_before(self._checkpointer.newest) >= every
 
     def _end_phase(self, plan: PhasePlan) -> None:
+        # The metrics of the phase must include its last step, which a GPU may still be computing.
         self._meter.settle()
         self._report_step(plan, last=True)
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
-        # Times differ between ranks; all take those of rank 0.
+        # Synchronisation point. Times differ between ranks, so all adopt rank 0's metrics, and decide alike about the
+        # best weights and an early stop.
         metrics = json.loads(self._ranks.broadcast(json.dumps(metrics | self._meter.pace()).encode()))
         if plan.purpose == VALIDATION:
             self._update_best(metrics)
@@ -281,7 +304,8 @@ class Session:
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
     def _watched_fit(self, plan: PhasePlan) -> Tell:
-        """Reports how far a fit is. Raises `FitLeft` if the signal is to leave, and waits while it is to pause."""
+        """Return a callback that reports the progress of a fit. It raises `FitLeft` if the signal is to leave, and
+        blocks while it is to pause."""
         held_s = 0.0
         tell: Tell = silent
         if self._ranks.is_rank_zero:
@@ -302,10 +326,11 @@ class Session:
         return watch
 
     def _end_evaluation(self, plan: PhasePlan) -> dict[str, float]:
-        """The figures of a phase; on rank 0 only, which joins the scores of all ranks."""
+        """Return the metrics of a phase, on rank 0 only, which joins the scores of all ranks."""
         own = self._learner.finish_evaluation()
         if own is None:
             raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} phase could be decoded")
+        # Synchronisation point: rank 0 needs the scores of all ranks.
         parts = self._ranks.all_gather(scores.packed(own))
         if not self._ranks.is_rank_zero:
             return {}
@@ -322,18 +347,19 @@ class Session:
         best = self._state.best
         if not is_better(metrics, None if best is None else best.metrics, self._assignment.training.choose):
             return
+        # The best weights must exist as a checkpoint, so this waits for one.
         saved = self._checkpointer.saved if self._save() else None
         if saved is not None:
             self._state.best = Best(step=saved.step, epoch=self._state.epoch, metrics=metrics)
 
     def _save(self) -> bool:
-        """Make a checkpoint unless the last one holds everything. Returns False if that failed."""
+        """Make a checkpoint unless the last one contains everything. Returns False if that failed."""
         if not self._learner.has_model or self._stopped or self._has_embedded():
             return True
         return self._checkpointer.save(self._learner.training, self._current_state())
 
     def _has_embedded(self) -> bool:
-        """Whether EMBED is over, and the training not yet."""
+        """Whether EMBED is over, but the training is not."""
         before = self._state.position.phase_index - 1
         return before >= 0 and self._assignment.phases[before].purpose == EMBED
 

@@ -1,6 +1,6 @@
-"""What a training sees of its clips: a random crop while it trains, unless it is a probe; fixed crops otherwise.
+"""What a training sees of its clips: a random crop while it trains, unless it is a probe; otherwise fixed crops.
 
-The host makes it, or leaves the pixels to the device (`data/device_views.py`).
+The host makes the crops, or leaves the pixels to the device (`essp_engine/loading/device_views.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from essp_trainer.assignment import Assignment
 
 
 def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tuple[View, DeviceViews | None]:
-    """What is done with a clip on the host, and what is left to the device: None, if nothing is.
+    """Return what is done with a clip on the host, and what is left to the device (None: nothing).
 
-    Raises `ConfigError` if all has to be left to a device that cannot do it.
+    Raises `ConfigError` if everything must be left to a device that cannot do it.
     """
     seen = _Seen(assignment)
     if place == "host" or (place == "auto" and device.type == "cpu"):
@@ -40,7 +40,7 @@ def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tup
 
 
 class _Seen:
-    """What the model sees of each clip: as pixels, or as what is to be cut."""
+    """What the model sees of each clip: as pixels, or as cuts."""
 
     def __init__(self, assignment: Assignment) -> None:
         probe, augment = assignment.training.probe, assignment.training.augment

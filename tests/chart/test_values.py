@@ -174,15 +174,15 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
         ({"api": {"open": True, "existingSecret": ""}}, "every client that reaches the master may start and stop jobs"),
         (
             {"api": {"open": True, "existingSecret": "", "ingress": {"enabled": True, "host": "essp.example.org"}}},
-            "everybody who can reach essp.example.org",
+            "all clients of essp.example.org",
         ),
         ({"networkPolicy": {"enabled": False}}, "may connect to any address"),
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
-        ({"settings": {"traces": "http://collector:4318"}}, "what settings.traces names"),
+        ({"settings": {"traces": "http://collector:4318"}}, "the server named in settings.traces"),
         ({"pools": {"decoder": {"settings": {"traces": "http://collector:4318"}}}}, "networkPolicy.egress"),
-        ({"pools": {"master": {"settings": {"mlflow": "http://mlflow:5000"}}}}, "what settings.mlflow names"),
+        ({"pools": {"master": {"settings": {"mlflow": "http://mlflow:5000"}}}}, "the server named in settings.mlflow"),
     ],
 )
 def test_the_notes_warn_of_what_is_risky(helm: Helm, values: Object, warned: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import essp
+from essp_common.errors import ConfigCode
 from essp_common.job.position import Position
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import ask_in_a_worker_of_torch, loader
+from tests.harness.refused import refused
 
 
 def test_videos_and_runs_may_lie_in_the_temporary_folder(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +52,7 @@ def test_a_batch_is_told_in_a_line(catalog: Path) -> None:
 
 @pytest.mark.parametrize(
     ("start", "words"),
-    [(None, "all 3 epochs of the job had begun before this loop came.*`set_epoch`"), (Position(3, 0), "are over")],
+    [(None, "all 3 epochs of the job had begun before this loop joined.*`set_epoch`"), (Position(3, 0), "are over")],
 )
 def test_a_loop_without_an_epoch_left_is_told_why(
     catalog: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, words: str
@@ -62,70 +65,74 @@ def test_a_loop_without_an_epoch_left_is_told_why(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "field", "code"),
     [
-        ({"split": "trian"}, r"^split: .*'trian'.*did you mean train"),
-        ({"batch_size": 0}, r"^batch_size"),
-        ({"batch_size": 11, "drop_last": True}, r"^drop_last: an epoch has 10 clips, .* no whole batch of 11"),
-        ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, r"^memory: 1.0 MiB hold .*batch_size = 4.*raise it to"),
-        ({"window": 64}, "clips_per_visit"),
-        ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is not a multiple"),
-        ({"feature": "flwo"}, r"did you mean flow"),
-        ({"feature": "flow", "params": {"length": 60}}, r"clip.frames is 4; set it to 61"),
-        ({"rank": 2, "world_size": 2}, r"^rank: 2"),
-        ({"rank": 1}, r"^rank"),
-        ({"decoders": -1}, r"^decoders"),
-        ({"device": "cuda"}, r"^device: cuda"),
-        ({"device": "gpu"}, r"^device: 'gpu' is none"),
-        ({"device": "meta"}, r"^device: .*meta"),
-        ({"clips_per_visit": 8, "window": 0}, r"window: must be 1 or more"),
-        ({"split": "validation", "validation_fraction": 1}, r"^validation_fraction"),
-        ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
+        ({"split": "trian"}, "split", "unknown"),
+        ({"split": "validation", "validation_fraction": 1}, "validation_fraction", "range"),
+        ({"batch_size": 0}, "batch_size", "range"),
+        ({"batch_size": 11, "drop_last": True}, "drop_last", "conflict"),
+        ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, "limits.memory", "range"),
+        ({"feature": "flwo"}, "feature", "unknown"),
+        ({"feature": "flow", "params": {"lenght": 3}}, "params.lenght", "unknown"),
+        ({"feature": "flow", "params": {"length": 60}}, "feature", "range"),
+        ({"rank": 2, "world_size": 2}, "rank", "range"),
+        ({"device": "cuda"}, "device", "not_found"),
+        ({"device": "gpu"}, "device", "unknown"),
+        ({"device": "meta"}, "device", "unsupported"),
+        ({"catalog": "nowhere.parquet"}, "catalog", "not_found"),
     ],
 )
 def test_wrong_arguments_are_named(
-    catalog: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    catalog: Path, options: dict[str, Any], field: str, code: ConfigCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(essp.ConfigError, match=words):
+    with refused(field, code):
         loader(**{"catalog": catalog, **options})
 
 
-def test_a_job_file_is_told_of_in_its_own_words(
-    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_say_nothing_of_the_job_behind_a_loader(catalog: Path) -> None:
+    for options in ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, {"feature": "flow", "params": {"length": 60}}):
+        with pytest.raises(essp.ConfigError) as caught:
+            loader(catalog, **options)
+        assert not re.search(r"\b(limits\.budget|streams\.|consumers\.|data\.)", str(caught.value))
+
+
+def test_a_job_file_keeps_its_own_names(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("mine", budget="16KiB")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'"):
+    with refused("stream", "unknown"):
         essp.Loader.of("~/mine.yaml", "flwo")
-    with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 8"):
+    with refused("stream", "missing"):
+        essp.Loader.of("~/mine.yaml")
+    with refused("limits.budget", "range"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
-    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
-        essp.Loader.of(tmp_path / "mine.yaml", "flwo")
-    with pytest.raises(essp.ConfigError, match=r"^batch_size: must be 1 or more"):
+    with refused("limits.memory", "range"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flow", limits=essp.Limits(memory="8KiB"))
+    with refused("batch_size", "range"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow", batch_size=0)
 
 
 def test_states_that_are_none_are_refused(catalog: Path) -> None:
     clips = loader(catalog)
     good = clips.state_dict()
-    for state in ({}, {**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "clip": "x"}):
-        with pytest.raises(essp.ConfigError, match="state:"):
-            clips.load_state_dict(state)  # type: ignore[arg-type]
-    with pytest.raises(essp.ConfigError, match="ranks that divides it"):
+    wrong: tuple[dict[str, Any], ...] = ({}, {**good, "clip": "x"}, {**good, "clip": float("inf")})
+    for state in wrong:
+        with refused("state", "type"):
+            clips.load_state_dict(state)
+    for state in ({**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "epoch": 10**9}):
+        with refused("state", "range"):
+            clips.load_state_dict(state)
+    with refused("state", "conflict"):
         loader(catalog, rank=0, world_size=2, batch_size=2).load_state_dict({**good, "clip": 3})
     for epoch in (-1, 10**9):
-        with pytest.raises(essp.ConfigError, match=r"epoch"):
+        with refused("epoch", "range"):
             clips.set_epoch(epoch)
-        with pytest.raises(essp.ConfigError, match="state:"):
-            clips.load_state_dict({**good, "epoch": epoch})
-    with pytest.raises(essp.ConfigError, match="state:"):
-        clips.load_state_dict({**good, "clip": float("inf")})  # type: ignore[dict-item]
 
 
 def test_without_a_bound_there_is_memory_for_any_batch(catalog: Path) -> None:
-    clips = essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, clips_per_visit=8, loops=8)
+    options: dict[str, Any] = {"clip": essp.Clip(32, 1, 512), "batch_size": 64, "kind": "pooled", "loops": 8}
+    clips = loader(catalog, **options)
     assert len(clips) == 1
     assert repr(clips).endswith("in batches of 64; rgb, 32 frames of 512 x 512, stride 1; 2 classes>")
-    with pytest.raises(essp.ConfigError, match=r"memory: 256 MiB hold .* raise it to"):
-        essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, memory="256MiB")
+    with refused("limits.memory", "range"):
+        loader(catalog, **options, memory="256MiB")

@@ -148,7 +148,10 @@ _LOOP = """
 import json, os, sys, essp
 
 catalog, state, log, steps = sys.argv[1:]
-loader = essp.Loader(catalog, clip=essp.Clip(4, 2, 40), batch_size=2, clips_per_epoch=10, decoders=1)
+loader = essp.Loader(
+    catalog, clip=essp.Clip(4, 2, 40), batch_size=2,
+    sampling=essp.Sampling(clips_per_epoch=10), limits=essp.Limits(decoders=1),
+)
 if os.path.exists(state):
     loader.load_state_dict(json.load(open(state)))
 for batch in loader:
@@ -177,7 +180,9 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert [int(index) for line in lines for index in line[:-1]] == list(range(10))
     assert json.loads((tmp_path / "state").read_text())["epoch"] == 1
-    with essp.Loader(catalog, clip=CLIP, batch_size=2, clips_per_epoch=10, decoders=1) as clips:
+    with essp.Loader(
+        catalog, clip=CLIP, batch_size=2, sampling=essp.Sampling(clips_per_epoch=10), limits=essp.Limits(decoders=1)
+    ) as clips:
         assert [int(line[-1]) for line in lines] == [int(batch.frames.sum()) for batch in clips]
 
 
@@ -192,7 +197,9 @@ def told(job):
     end(job)
 
 OwnJob._end = told
-loader = essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, decoders=1)
+loader = essp.Loader(
+    sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, limits=essp.Limits(decoders=1),
+)
 batches = iter(loader)
 next(batches)
 """
@@ -211,7 +218,9 @@ import multiprocessing, sys, essp
 
 def train():
     global batches
-    batches = iter(essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, decoders=1))
+    batches = iter(essp.Loader(
+        sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, limits=essp.Limits(decoders=1),
+    ))
     next(batches)
 
 child = multiprocessing.get_context("fork").Process(target=train)
@@ -323,7 +332,10 @@ _RAISING = """
 import sys, essp
 
 def train():
-    clips = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=4, clips_per_epoch=100, decoders=1)
+    clips = essp.Loader(
+        sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=4,
+        sampling=essp.Sampling(clips_per_epoch=100), limits=essp.Limits(decoders=1),
+    )
     batches = iter(clips)
     for batch in batches:
         raise ZeroDivisionError

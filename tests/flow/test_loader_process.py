@@ -137,7 +137,10 @@ from essp.api.loader import Loader
 from essp.loops import clips_process
 
 Loader._leaves_interpreter = lambda self: True
-loader = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=2, clips_per_epoch=1000, decoders=1)
+loader = essp.Loader(
+    sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=2,
+    sampling=essp.Sampling(clips_per_epoch=1000), limits=essp.Limits(decoders=1),
+)
 batches = iter(loader)
 next(batches)
 [running] = clips_process._open

@@ -11,6 +11,7 @@ import pytest
 import essp
 from essp.catalog.build import BuildOptions, build
 from essp_engine.video.synthetic import Encoding, numbered, write_video
+from tests.harness.loops import in_groups
 
 FRAMES = 30
 ENCODINGS = {
@@ -45,7 +46,8 @@ def test_a_loader_gives_the_same_frames(catalog: Path) -> None:
     rows = {row.id: row for row in essp.open_catalog(catalog).rows}
     clip = essp.Clip(frames=4, stride=3, size=40)
     seen = set()
-    with essp.Loader(catalog, clip=clip, batch_size=3, clips_per_epoch=24, decoders=1, validation_fraction=0) as loader:
+    options = {"clip": clip, "batch_size": 3, "clips_per_epoch": 24, "validation_fraction": 0}
+    with essp.Loader(catalog, **in_groups(options)) as loader:
         for batch in loader:
             for at, (video, first) in enumerate(zip(batch.meta["video"], batch.meta["first_frame"], strict=True)):
                 seen.add(video)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import essp
 from essp.api.loader import Loader
+from essp.api.loader_arguments import Limits
 from essp.cli.main import app
 from essp.report.facts import read_run
 from essp.report.samples import choose, read_samples
@@ -111,7 +112,7 @@ def test_a_damaged_record_is_replaced_by_one_of_its_class(folders: dict[str, str
 def test_a_loop_of_ones_own_gets_each_record_once(folders: dict[str, str], tmp_path: Path) -> None:
     spec = records_job(tmp_path / "train", tmp_path / "out", {"data": folders})
     (tmp_path / "job.yaml").write_text(spec.model_dump_json(), encoding="utf-8")
-    loader = Loader.of(tmp_path / "job.yaml", epochs=1)
+    loader = Loader.of(tmp_path / "job.yaml", limits=Limits(epochs=1))
     seen = [
         (name, label)
         for batch in loader

@@ -11,6 +11,7 @@ from fsspec.asyn import get_loop
 import essp
 from essp.catalog.build import BuildOptions, build
 from tests.contract.web_server import http_server
+from tests.harness.loops import in_groups
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +35,8 @@ def test_videos_on_a_web_server(videos: Path, tmp_path: Path, monkeypatch: pytes
         assert (errors[f"{address}/gone.mp4"] or "").startswith("missing")
         local = dict(zip(addresses, files, strict=True))
         clip = essp.Clip(frames=3, stride=2, size=32)
-        options = {"clip": clip, "batch_size": 3, "decoders": 1, "validation_fraction": 0, "clips_per_epoch": 3}
-        with essp.Loader(tmp_path / "c.parquet", **options) as loader:  # type: ignore[arg-type]
+        options = in_groups({"clip": clip, "batch_size": 3, "validation_fraction": 0, "clips_per_epoch": 3})
+        with essp.Loader(tmp_path / "c.parquet", **options) as loader:
             (batch,) = loader
             for frames, uri, first in zip(batch.frames, batch.meta["uri"], batch.meta["first_frame"], strict=True):
                 assert np.array_equal(frames.numpy(), essp.decode(local[uri], first, clip=loader.clip))

@@ -23,6 +23,8 @@ from essp_engine.planning.plan import class_balanced, uniform
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
+from tests.harness.loops import in_groups
+from tests.harness.refused import refused
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -51,7 +53,8 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_loop_gets_the_frames_of_each_snippet(numbers: Path, split: str, part: tuple[float, float]) -> None:
     clip = essp.Clip(frames=6, snippets=3, stride=2, size=(120, 160), part=part)
-    with essp.Loader(numbers, clip=clip, batch_size=4, clips_per_epoch=12, split=split, seed=5, decoders=1) as loader:
+    options = {"clip": clip, "batch_size": 4, "split": split, "clips_per_epoch": 12, "seed": 5}
+    with essp.Loader(numbers, **in_groups(options)) as loader:
         batches = list(loader)
         geometry = loader.clip
     view = essp.open_catalog(numbers).view(split)
@@ -90,7 +93,7 @@ def test_a_job_in_snippets_is_trained_measured_and_predicts(make_job: MakeJob, v
     scores = {name: np.mean([model.streams[name].score(each) for each in made[name]], axis=0) for name in made}
     assert dict(zip(model.classes, model.fuse(scores)[0], strict=True)) == pytest.approx(answer.scores, abs=1e-5)
 
-    with pytest.raises(ConfigError, match=r"predictor\.segments: the model was trained on clips of 3 snippets"):
+    with pytest.raises(ConfigError, match=r"^segments: "):
         essp.predict(video, spec.output, segments=True)
 
 
@@ -102,9 +105,9 @@ def test_what_snippets_do_not_fit_is_refused(make_job: MakeJob, numbers: Path) -
         Embedded(in_snippets(make_job(), frames=6), Settings()),
     ):
         pass
-    with pytest.raises(ConfigError, match=r"clip\.snippets: 0 is not a whole number from 1 on"):
+    with refused("clip.snippets", "range"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=0))
-    with pytest.raises(ConfigError, match="delta_timestamps: clips in snippets have no targets"):
+    with refused("delta_timestamps", "conflict"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=3), delta_timestamps={"a": [0]})
-    with pytest.raises(ConfigError, match="snippets=4: 6 frames cannot be divided into so many"):
+    with refused("snippets", "conflict"):
         essp.compute_feature(np.zeros((6, 8, 8, 3), np.uint8), "rgb", snippets=4)

@@ -40,7 +40,7 @@ def test_batches_are_those_of_a_cpu(catalog: Path, options: dict[str, Any]) -> N
         given: dict[str, Any] = {
             "clip": essp.Clip(frames=4, size=40),
             "batch_size": 4,
-            "decoders": 1,
+            "limits": essp.Limits(decoders=1),
             "device": device,
         } | options
         with essp.Loader(catalog, **given) as loader:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,19 @@ CLIP = essp.Clip(frames=4, stride=2, size=40)
 
 def loader(catalog: Path, **options: Any) -> essp.Loader:
     """Ten clips an epoch, in batches of four."""
-    return essp.Loader(catalog, **{"clip": CLIP, "batch_size": 4, "clips_per_epoch": 10, "decoders": 1, **options})
+    return essp.Loader(catalog, **in_groups({"clip": CLIP, "batch_size": 4, "clips_per_epoch": 10, **options}))
+
+
+def in_groups(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a loader with one decoder, of which the options of `Sampling` and `Limits` may stand alone."""
+    given = {"decoders": 1, **options}
+    groups: dict[str, type[Any]] = {"sampling": essp.Sampling, "limits": essp.Limits}
+    grouped = {
+        argument: group(**{field.name: given.pop(field.name) for field in fields(group) if field.name in given})
+        for argument, group in groups.items()
+        if argument not in given
+    }
+    return {**given, **grouped}
 
 
 def ask_in_a_worker_of_torch(loader: essp.Loader | essp.Records) -> None:

@@ -95,7 +95,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
 """Command, a library that it needs, and the settings with which it does. With each change, one of each library."""
 
 VIDEO = "r'{dir}/videos/one/0.mp4'"
-CLIPS = "essp.Loader(r'{dir}/catalog.parquet', clip=essp.Clip(frames=11, size=32), decoders=1"
+CLIPS = "essp.Loader(r'{dir}/catalog.parquet', clip=essp.Clip(frames=11, size=32), limits=essp.Limits(decoders=1)"
 CALLS: tuple[tuple[str, str], ...] = (
     (f"essp.decode({VIDEO}, frames=4)", "av"),
     (f"essp.stream({VIDEO}, frames=4)", "av"),
@@ -115,12 +115,12 @@ CALLS: tuple[tuple[str, str], ...] = (
     ("essp.Records(r'{dir}/pictures')", "torch"),
     ("essp.Records('s3://bucket/pictures')", "boto3"),
     ("essp.SharedRecords('address')", "torch"),
-    *((f"essp.{name}", "torch") for name in ("Batch", "Clip", "Model", "Network", "StreamModel", "Targets")),
+    *((f"essp.{name}", "torch") for name in ("Batch", "Loader", "Model", "Network", "StreamModel", "Targets")),
 )
 """Code, and a library that it needs."""
 CALLS_WITHOUT_LIBRARIES = {
     *("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
-    *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features"),
+    *("Catalog", "Clip", "Limits", "RecordSampling", "Sampling", "Segment", "VideoPrediction", "VideoRow", "features"),
 }
 
 WITHOUT_LIBRARIES = {"init", "token"}

@@ -73,9 +73,9 @@ assert.deepEqual([...marks(job)], [["decoder", "limits the rate"]]);
 assert.deepEqual([...marks({ ...job, bottleneck: null })], []);
 assert.deepEqual([...marks({ ...job, awaits: ["extractor.flow", "trainer.a.two", "predictor"] })],
   [["extractor.flow", "no worker yet"], ["trainer.two", "no worker yet"], ["consumers", "no worker yet"]]);
-assert.deepEqual(flow.decoders.figures, [["rate", "12.0 clips/s"], ["work", "15.0 ms a clip"], ["queued", "3 clips"], ["workers", "2"]]);
+assert.deepEqual(flow.decoders.figures, [["rate", "12.0 clips/s"], ["work", "15.0 ms per clip"], ["queued", "3 clips"], ["workers", "2"]]);
 assert.deepEqual(flow.streams.map(({ stream, box, consumers }) => [stream, box.note, consumers.map(it => it.part)]),
-  [["rgb", "the frames as they are decoded", ["trainer.one"]], ["motion", "no worker has made a clip yet", ["trainer.two"]]]);
+  [["rgb", "the decoded frames", ["trainer.one"]], ["motion", "no worker has produced a clip yet", ["trainer.two"]]]);
 // What a trainer learns between two phases is said beside it, until the next one begins.
 const fitting = { ...job, trainers: [{ ...job.trainers[0], fit: { what: "centres", done: 1, most: 100, left_s: null, words: "learns centres: step 1 of at most 100" } }, job.trainers[1]] };
 assert.equal(flowOf(fitting).streams[0].consumers[0].note, "learns centres: step 1 of at most 100");
@@ -125,11 +125,11 @@ assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.match(commands({ ...job, state: "completed", unit: "record" })[0][1], /^essp predict IMAGE --model s3:/);
 assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
-assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
+assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "active", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
 assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");
 assert.equal(why({ reason: "no room", awaits: [], queue: null }), "no room");
-assert.equal(why({ reason: "", awaits: ["decoder", "trainer.a.rgb"], queue: null }), "it waits for a worker of decoder, trainer.a.rgb");
+assert.equal(why({ reason: "", awaits: ["decoder", "trainer.a.rgb"], queue: null }), "waits for workers: decoder, trainer.a.rgb");
 
 // The line of a field, or of what is nearest above it.
 const yaml = "name: x\n# trainers: no\ntrainers:\n  a:\n    stream: b\n  'b':\n    stream: rgb\nlimits: {budget: 1}\n";

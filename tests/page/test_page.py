@@ -61,7 +61,7 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
         assert "token" in page.evaluate("document.querySelector('#login-words').textContent")
         give_token(page, served.url, TOKEN)
         page.open(f"{served.url}/#/")
-        assert "No job yet" in page.evaluate("document.body.innerText")
+        assert "No jobs yet" in page.evaluate("document.body.innerText")
 
         served.client.headers["Authorization"] = f"Bearer {TOKEN}"
         assert served.start().status_code == 202
@@ -183,7 +183,7 @@ def test_a_master_that_goes_away_and_comes_back(tmp_path: Path, page: Browser) -
         page.troubles.clear()
         page.look(1280, 900, "light")
         page.open(f"{served.url}/#/jobs/100%")
-        page.wait("document.querySelector('main h2')?.innerText === 'Not known'")
+        page.wait("document.querySelector('main h2')?.innerText === 'Not found'")
         served.start()
         page.open(f"{served.url}/#/")
         page.wait("document.querySelector('#state').textContent === 'live'")

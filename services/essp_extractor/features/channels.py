@@ -1,4 +1,4 @@
-"""Pictures side by side, as channels of one."""
+"""Joins pictures as channels of one picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST = 128
-"""Channels that OpenCV merges: `CV_CN_MAX` of OpenCV 5, which is 512 in OpenCV 4."""
+"""Maximum number of channels that OpenCV merges: `CV_CN_MAX` of OpenCV 5; OpenCV 4 allows 512."""
 
 
 def side_by_side(cv2: Any, pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:

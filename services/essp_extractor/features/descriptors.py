@@ -1,9 +1,11 @@
 """`hog`, `hof`, `mbh`: histograms of gradients, of flow and of motion boundaries on a grid of space-time volumes.
 
-`essp_extractor.motion.orientation` makes the histograms, `essp_extractor.motion.volumes` the volumes; they name the
-papers. Values are float32 and not quantised: each bin is divided by the length of its descriptor, so values are between
-0 and 1 and have no unit. They are no pictures: a mirrored frame has its bins in another order, and enlarging the grid
-adds nothing. So encoders learn from them (`docs/descriptors.md`), and no network.
+`essp_extractor.motion.orientation` computes the histograms and `essp_extractor.motion.volumes` the volumes; both cite
+the papers. Values are float32 and not quantised: each bin is divided by the length of its descriptor, so values lie
+between 0 and 1 and have no unit.
+
+Descriptors are not pictures: mirroring a frame permutes their bins, and enlarging the grid adds no information. So they
+are meant for encoders (`docs/descriptors.md`), not for networks.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ class GridParams(FeatureParams):
     side: int = Field(32, ge=4, le=512)
     """Side of a volume, in pixels."""
     stride: int = Field(16, ge=1, le=512)
-    """Pixels from a volume to the next."""
+    """Distance between neighbouring volumes, in pixels."""
     length: int = Field(15, ge=1, le=64)
-    """Length of a volume: frames, or flow fields, which need one frame more."""
+    """Length of a volume in frames, or in flow fields, which need one more frame."""
     cells: int = Field(2, ge=1, le=8)
-    """Cells of a volume in each direction of the picture."""
+    """Cells of a volume along each image axis."""
     time_cells: int = Field(3, ge=1, le=8)
-    """Cells of a volume in time."""
+    """Cells of a volume along the time axis."""
     bins: int = Field(8, ge=2, le=36)
-    """Directions of a histogram."""
+    """Orientation bins of a histogram."""
 
     def grid(self, feature: str) -> VolumeGrid:
         """Raises `ConfigError` for sizes that do not divide into the cells."""
@@ -52,10 +54,10 @@ class MbhParams(MethodParams, GridParams):
 
 
 class HofParams(MbhParams):
-    """Those of `mbh`, and what counts as still."""
+    """The parameters of `mbh`, and the threshold for stillness."""
 
     still_px: float = Field(0.4, ge=0, le=100)
-    """A pixel that moves by at most this hardly moves (0.4 in the code of dense trajectories)."""
+    """Displacement in pixels up to which a pixel counts as still (0.4 in the dense-trajectories code)."""
 
 
 class _OnGrid(ABC):
@@ -89,7 +91,7 @@ class _OnGrid(ABC):
 
     @abstractmethod
     def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
-        """The descriptors of the frames from number `first` on."""
+        """The descriptors of the frames from index `first` on."""
 
 
 class Hog(_OnGrid):
@@ -147,9 +149,9 @@ class Hof(_OnGrid):
 class Mbh(_OnGrid):
     """Motion boundary histograms: `(1, rows, columns, 2 * time_cells * cells * cells * bins) float32`.
 
-    Over the flow of the clip's middle `length + 1` frames; 192 channels by default. The first half of them describes
-    the gradient of dx, the second that of dy, each a descriptor of length 1. Uniform motion, such as most camera
-    motion, gives zeros.
+    Over the flow of the clip's middle `length + 1` frames; 192 channels by default. The first half describes the
+    gradient of dx, the second half the gradient of dy; each half is a descriptor of norm 1. Uniform motion, such as
+    most camera motion, gives zeros.
     """
 
     name: ClassVar[str] = "mbh"

@@ -1,6 +1,6 @@
 """`flow`: dense optical flow between consecutive frames, stacked and quantised (Simonyan & Zisserman, 2014).
 
-The methods are those of `essp_extractor.motion.fields`; the flow of a clip is a function of the clip alone.
+`essp_extractor.motion.fields` has the methods. The flow of a clip is a function of the clip alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from essp_extractor.motion.tvl1 import TvL1Params
 
 
 class FlowParams(TvL1Params, FarnebackParams, StackedFlowParams):
-    """The stack, the method, and the parameters of each method; those of a method that is not chosen are refused."""
+    """The stack, the method, and the parameters of each method. Parameters of a method that is not chosen are
+    refused."""
 
 
 class Flow(StackedFlow):
     """Flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, dy1, ...
 
-    dx points right, dy down, in pixels from a frame to the next, coded as in `essp_engine.features.quantization`:
-    128 is no motion and `bound * min(H, W)` pixels are 127 steps, so the largest rounding error is half a step.
+      dx points right, dy down, in pixels per frame, coded as in `essp_engine.features.quantization`: 128 means no
+    motion, and `bound * min(H, W)` pixels correspond to 127 steps, so the largest rounding error is half a step.
     """
 
     name: ClassVar[str] = "flow"

@@ -20,18 +20,19 @@ from essp_extractor.motion.fields import FlowMethod
 
 
 class FlowBidirectionalParams(StackedFlowParams):
-    """Those of a stack of flow, with an even length."""
+    """The parameters of a flow stack, with an even length."""
 
     length: int = Field(10, ge=2, le=64)
-    """Flow fields in all, an even number; needs one frame more."""
+    """Total number of flow fields, an even number; needs one more frame."""
 
 
 class FlowBidirectional(StackedFlow):
-    """Flow both ways from the middle frame: `(1, H, W, 2 * length) uint8`, as many channels as `flow` has.
+    """Flow in both directions from the middle frame: `(1, H, W, 2 * length) uint8`, the same number of channels as
+    `flow`.
 
     Let m be the middle of the clip's middle `length + 1` frames. First come the displacements from m to m+1, m+1 to
-    m+2, ... (`length / 2` of them), then those from m to m-1, m-1 to m-2, ...; each as dx, dy. Units and codes are
-    those of `flow`.
+    m+2, ... (`length / 2` fields), then the displacements from m to m-1, m-1 to m-2, ...; each as dx, dy. Units and
+    codes are the same as for `flow`.
     """
 
     name: ClassVar[str] = "flow_bidirectional"

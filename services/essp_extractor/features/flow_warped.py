@@ -17,9 +17,9 @@ from essp_extractor.motion.fields import Field, FlowMethod
 class FlowWarped(StackedFlow):
     """Warped flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, ...
 
-    A displacement goes from a frame to the next one, after the next one was warped to the camera's earlier position
-    (see `essp_extractor.motion.camera`). Where the camera's motion cannot be estimated, it is plain flow. Units and
-    codes are those of `flow`.
+      A displacement goes from a frame to the next, after the next frame was warped to the camera's earlier position
+    (see `essp_extractor.motion.camera`). Where the camera's motion cannot be estimated, the result is ordinary flow.
+    Units and codes are the same as for `flow`.
     """
 
     name: ClassVar[str] = "flow_warped"

@@ -1,4 +1,4 @@
-"""`frame_diff`: the changes from each frame to the next, a cheap substitute for flow (the RGB difference of Temporal
+"""`frame_diff`: the change from each frame to the next, a cheap substitute for flow (the RGB difference of Temporal
 Segment Networks, Wang et al., 2016)."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from essp_extractor.features.channels import side_by_side
 
 
 class FrameDiffParams(FeatureParams):
-    """Which frames."""
+    """Which frames to use."""
 
     length: int = Field(5, ge=1, le=64)
-    """How many differences; needs one frame more."""
+    """Number of differences; needs one more frame."""
 
 
 class FrameDiff:
     """Differences of the clip's middle `length + 1` frames: `(1, H, W, 3 * length) uint8`.
 
-    A value is `clip(next - previous, -128, 127) + 128`: no change is 128, and one step is one grey level. The rare
-    changes larger than half the range saturate; halving all values instead would lose the small changes, which matter
+    A value is `clip(next - previous, -128, 127) + 128`: 128 means no change, and one step is one grey level. Changes
+    beyond half the range are rare and saturate; halving all values instead would lose the small changes, which matter
     more. Channels are r, g, b of the first difference, then of the second, ...
     """
 

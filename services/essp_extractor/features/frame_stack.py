@@ -16,10 +16,10 @@ from essp_extractor.features.channels import side_by_side
 
 
 class FrameStackParams(FeatureParams):
-    """Which frames."""
+    """Which frames to use."""
 
     length: int = Field(10, ge=1, le=64)
-    """How many consecutive frames."""
+    """Number of consecutive frames."""
 
 
 class FrameStack:

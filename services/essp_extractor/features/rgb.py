@@ -18,10 +18,10 @@ from essp_engine.features.sampling import evenly_spaced
 
 
 class RgbParams(FeatureParams):
-    """Which frames."""
+    """Which frames to use."""
 
     frames: int = Field(1, ge=1, le=512)
-    """How many of the clip's frames, evenly spaced; 1 is the middle one."""
+    """Number of frames of the clip, evenly spaced; 1 means the middle frame."""
 
 
 class Rgb:
@@ -43,7 +43,7 @@ class Rgb:
         return ArraySpec((self._frames, *clip.shape[1:]), clip.dtype)
 
     def setup(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: no preparation is needed."""
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return clip[evenly_spaced(len(clip), self._frames)]

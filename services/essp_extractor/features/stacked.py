@@ -1,11 +1,11 @@
-"""The base of features that are stacks of flow fields: parameters, shape and coding.
+"""Base of the features that stack flow fields: parameters, shape and coding.
 
-They differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become
-`(1, H, W, 2 * length) uint8`, coded as in `essp_engine.features.quantization`: 128 is no motion, one step is
-`bound * min(H, W) / 127` px.
+Subclasses differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become `(1, H,
+W, 2 * length) uint8`, coded as in `essp_engine.features.quantization`: 128 means no motion, one step is `bound * min(H,
+W) / 127` px.
 
-The bound is a share of the frame, since a motion of the scene is twice as many pixels in frames of twice the size. In
-pixels, a bound that fits 256 px would round most motion in frames of 128 px to zero.
+The bound is a fraction of the frame size, since the same motion covers twice as many pixels in frames of twice the
+size. A bound in pixels that suits 256 px would round most motion in frames of 128 px to zero.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 
 
 class StackedFlowParams(MethodParams):
-    """How to compute flow, and what part of it to keep."""
+    """How to compute flow, and which range of it to keep."""
 
     length: int = Field(10, ge=1, le=64)
-    """Flow fields in the stack; needs one frame more."""
+    """Flow fields in the stack; needs one more frame."""
     bound: float = Field(0.08, gt=0, le=1)
-    """The largest displacement kept, as a share of the frame's short side: 0.08 is 20 px of 256."""
+    """The largest displacement kept, as a fraction of the frame's short side: 0.08 is 20 px of 256."""
 
 
 class StackedFlow(ABC):
-    """A feature made of flow fields."""
+    """A feature that stacks flow fields."""
 
     signed_codes: ClassVar[bool] = True
     needs: ClassVar[Needs] = "luma"
@@ -65,4 +65,4 @@ class StackedFlow(ABC):
 
     @abstractmethod
     def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
-        """The fields of the frames from number `first` on, in stacking order."""
+        """The fields of the frames from index `first` on, in stacking order."""

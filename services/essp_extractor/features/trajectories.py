@@ -1,8 +1,8 @@
 """`trajectories` and `improved_trajectories`: points tracked through the clip, with descriptors along their paths.
 
 Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011), and Wang and Schmid, "Action Recognition with
-Improved Trajectories" (ICCV 2013). `essp_extractor.motion.tracking` tracks the points,
-`essp_extractor.motion.camera` estimates the camera's motion.
+Improved Trajectories" (ICCV 2013). `essp_extractor.motion.tracking` tracks the points, `essp_extractor.motion.camera`
+estimates the camera's motion.
 
 Both give `(1, count, 1, columns) float32`: one row per track, 436 columns by default, in the order of the authors'
 programs:
@@ -11,17 +11,18 @@ programs:
     1, 2     mean x, y of its points, px
     3, 4     standard deviation of x, y, px
     5        length of its path, px
-    6        scale: 1, 1.41, 2, ...; a row is a track where this is above 0
+    6        scale: 1, 1.41, 2, ...; a row holds a track if this is above 0
     7, 8, 9  mean x / width, mean y / height, end / frames of the clip; 0 to 1
     10 ...   shape: dx, dy of each step, divided by the sum of the steps' lengths (2 * length columns)
-    ...      hog, hof, mbhx, mbhy, each normalised by itself: time cells, in them rows of cells, in them columns of
-             cells, in them bins (hof has one more)
+    ...      hog, hof, mbhx, mbhy, each normalised separately; ordered by time cell, cell row, cell column and bin
+             (hof has one more bin)
 
-The rows are the `count` tracks with the most motion (the sum of the steps' lengths), most motion first; at equal motion
-the finer scale comes first, then the earlier start, then top to bottom and left to right. Rows without a track are
-zeros. Pixels are those of the clip. Nothing is quantised. As in the authors' code, these tracks are left out: tracks
-that hardly move (both standard deviations under the square root of 3 px), that wander (one above 50 px), or that jump
-(a step over 20 px that is more than 0.7 of the path).
+The rows are the `count` tracks with the most motion (the sum of the steps' lengths), most motion first. Ties are
+ordered by finer scale, then earlier start, then top to bottom and left to right. Rows without a track are zeros. Pixel
+values refer to the clip's full resolution. Nothing is quantised.
+
+As in the authors' code, tracks are dropped if they hardly move (both standard deviations below the square root of 3
+px), wander (one above 50 px), or jump (a step over 20 px that makes up more than 0.7 of the path).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from essp_extractor.motion.tracking import Settings, Step, Tracker, Tracks, scal
 from essp_extractor.motion.volumes import Volume
 
 FACTS = 10
-"""Columns before the shape."""
+"""Number of columns before the shape."""
 DESCRIPTORS = ("hog", "hof", "mbhx", "mbhy")
 ROWS = FeatureLayout(values="descriptor", facts=FACTS)
 STILL_PX = 3**0.5
@@ -54,7 +55,7 @@ WANDERING_PX = 50
 JUMP_PX = 20
 JUMP_PART = 0.7
 CAMERA_PX = 1
-"""Improved trajectories: a track without a step longer than this, camera motion removed, is background."""
+"""Improved trajectories: a track whose steps are all at most this long after removing camera motion is background."""
 
 Size = tuple[int, int]
 """Height, width."""
@@ -67,25 +68,25 @@ class TrajectoryParams(MethodParams):
     count: int = Field(1000, ge=1, le=100_000)
     """Rows of the result."""
     length: int = Field(15, ge=2, le=64)
-    """Steps of a track; needs one frame more."""
+    """Steps of a track; needs one more frame."""
     spacing: int = Field(5, ge=1, le=64)
-    """Pixels between points when they are set."""
+    """Distance between newly placed points, in pixels."""
     scales: int = Field(8, ge=1, le=8)
-    """Spatial scales at most; a small picture has fewer."""
+    """Maximum number of spatial scales; a small picture has fewer."""
     side: int = Field(32, ge=4, le=512)
     """Side of the volume along a track, in pixels."""
     cells: int = Field(2, ge=1, le=8)
-    """Cells of the volume in each direction of the picture."""
+    """Cells of the volume along each image axis."""
     time_cells: int = Field(3, ge=1, le=8)
-    """Cells of the volume in time."""
+    """Cells of the volume along the time axis."""
     bins: int = Field(8, ge=2, le=36)
-    """Directions of a histogram."""
+    """Orientation bins of a histogram."""
     still_px: float = Field(0.4, ge=0, le=100)
-    """HOF: a pixel that moves by at most this hardly moves."""
+    """HOF: displacement in pixels up to which a pixel counts as still."""
 
 
 class Trajectories:
-    """Dense trajectories of the whole clip, with descriptors of length 1."""
+    """Dense trajectories of the whole clip, with descriptors of norm 1."""
 
     name: ClassVar[str] = "trajectories"
     summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
@@ -131,9 +132,9 @@ class Trajectories:
         return result
 
     def paths(self, feature: _Floats) -> list[_Floats]:
-        """The tracks of a result as points, x and y in px, `(length + 1, 2)` each: shapes in pixels.
+        """Convert the tracks of a result to points: x and y in px, `(length + 1, 2)` per track.
 
-        The shape of an improved trajectory excludes the camera's motion, so these are paths in the scene.
+        The shape of an improved trajectory excludes the camera's motion, so its path is a path in the scene.
         """
         rows = feature.reshape(-1, feature.shape[-1])
         rows = rows[rows[:, 6] > 0]
@@ -150,7 +151,7 @@ class Trajectories:
         return Step(grey, flow, self._motion(shared, frame, flow))
 
     def _motion(self, shared: Intermediates, frame: int, flow: FlowField) -> FlowField:
-        """The motion from a frame to the next that is described, on the scale of `flow`."""
+        """The motion to describe from a frame to the next, on the scale of `flow`."""
         return flow
 
     def _grey(self, shared: Intermediates, frame: int, size: Size) -> Grey:
@@ -164,7 +165,7 @@ class Trajectories:
         return smaller
 
     def _rows(self, tracks: Tracks, clip: tuple[int, int, int]) -> tuple[_Floats, _Floats]:
-        """The rows of the tracks that are kept, and the amount of motion of each."""
+        """The rows of the tracks to keep, and the amount of motion of each."""
         points, motions = tracks.points * np.float32(tracks.scale), tracks.motions * np.float32(tracks.scale)
         kept = tracks.alive & sound(points) & self._of_the_scene(motions)
         path = np.linalg.norm(np.diff(points, axis=0), axis=2).sum(axis=0)
@@ -195,10 +196,10 @@ class Trajectories:
 
 
 class ImprovedTrajectories(Trajectories):
-    """Trajectories of what moves in the scene, with the camera's motion removed and RootSIFT-normalised descriptors.
+    """Trajectories of moving scene points, with the camera's motion removed and RootSIFT-normalised descriptors.
 
-    Points follow plain flow. Shape, HOF and MBH come from flow without the camera's motion; tracks that are still
-    without it are left out.
+     Points follow the uncorrected flow. Shape, HOF and MBH come from flow without the camera's motion; tracks that do
+    not move without it are dropped.
     """
 
     name: ClassVar[str] = "improved_trajectories"
@@ -227,7 +228,7 @@ class ImprovedTrajectories(Trajectories):
 
 
 def sound(points: _Floats) -> NDArray[np.bool_]:
-    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither stand still, nor wander, nor jump."""
+    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither stand still, wander nor jump."""
     steps = np.linalg.norm(np.diff(points, axis=0), axis=2)
     deviation = points.std(axis=0)
     jumping = (steps.max(axis=0) > JUMP_PX) & (steps.max(axis=0) > JUMP_PART * steps.sum(axis=0))

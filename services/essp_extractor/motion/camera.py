@@ -1,13 +1,13 @@
-"""The motion of the camera between frames, and frames without it.
+"""The motion of the camera between frames, and its removal.
 
 Wang and Schmid, "Action Recognition with Improved Trajectories" (ICCV 2013): matches between two frames, mostly on the
 background, give a homography by RANSAC. It warps the second frame onto the first, so that only motion in the scene
-remains. As in the paper, the inlier threshold is 1 px, fewer than 50 matches or 25 inliers give no correction, and
-where the warped frame has no pixels those of the first frame are used, so that nothing moves there.
+remains. As in the paper, the inlier threshold is 1 px, and fewer than 50 matches or 25 inliers give no correction.
+Where the warped frame has no pixels, the pixels of the first frame are used, so that nothing moves there.
 
-The matches are Shi-Tomasi corners tracked by pyramidal Lucas-Kanade (accurate to 0.1 px in the corners of a 256x256
-picture, where matches of ORB descriptors are off by 10). There is no person detector; RANSAC has to reject matches on
-people. RANSAC uses a random generator with a fixed seed: equal frames give equal homographies.
+The matches are Shi-Tomasi corners tracked by pyramidal Lucas-Kanade, accurate to 0.1 px in the corners of a 256x256
+picture, where ORB matches are off by 10 px. There is no person detector; RANSAC has to reject matches on people. RANSAC
+uses a random generator with a fixed seed, so equal frames give equal homographies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from essp_engine.features.opencv import load_opencv
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 
 Homography = NDArray[np.float64]
-"""3x3; maps homogeneous pixel coordinates of one frame to those of the next."""
+"""3x3; maps homogeneous pixel coordinates from one frame to the next."""
 
 MIN_MATCHES = 50
 MIN_INLIERS = 25
@@ -38,7 +38,7 @@ class CameraMotion:
     """Estimates and removes camera motion. Create it in an extractor's `setup`, because it imports OpenCV."""
 
     def __init__(self, method: FlowMethod) -> None:
-        """`method`: how to compute flow after the removal."""
+        """`method`: how to compute flow after removing the camera's motion."""
         self._cv2 = load_opencv()
         self._method = method
         self._fields = FlowFields(method)
@@ -68,7 +68,7 @@ class CameraMotion:
         )
 
     def of(self, first: Grey, second: Grey) -> Homography | None:
-        """The homography that maps points of `first` to those of `second`, or None."""
+        """The homography that maps points of `first` to points of `second`; None if it cannot be estimated."""
         cv2 = self._cv2
         corners = cv2.goodFeaturesToTrack(first, _CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX)
         if corners is None or len(corners) < MIN_MATCHES:
@@ -83,7 +83,7 @@ class CameraMotion:
         return np.asarray(homography, np.float64)
 
     def removed(self, first: Grey, second: Grey, homography: Homography) -> Grey:
-        """`second` warped to the view of `first`; outside of `second`, the pixels of `first`."""
+        """`second` warped to the view of `first`; outside `second`, the pixels of `first`."""
         height, width = first.shape
         still = first.copy()
         self._cv2.warpPerspective(

@@ -1,4 +1,4 @@
-"""Farnebäck's optical flow, by OpenCV: the parameters of its `calcOpticalFlowFarneback`, under its names.
+"""Farnebäck's optical flow, computed by OpenCV; parameters have the names that `calcOpticalFlowFarneback` uses.
 
 Farnebäck, "Two-Frame Motion Estimation Based on Polynomial Expansion" (SCIA 2003).
 """
@@ -18,7 +18,7 @@ class FarnebackParams(FeatureParams):
     """Parameters of method `farneback`, with the values of OpenCV's documentation."""
 
     pyr_scale: float = Field(0.5, gt=0, lt=1)
-    """Method farneback: size of a pyramid level over that of the one below."""
+    """Method farneback: size of a pyramid level relative to the level below it."""
     levels: int = Field(3, ge=1, le=10)
     """Method farneback: pyramid levels."""
     winsize: int = Field(15, ge=3, le=101)

@@ -1,16 +1,18 @@
-"""Flow fields between frames of a clip, by any of the methods, each computed once for all features that use it.
+"""Flow fields between frames of a clip, by any of the methods; features that use the same field share it.
 
     dis         Kroeger et al., "Fast Optical Flow using Dense Inverse Search", ECCV 2016; OpenCV's, by far the fastest
-    farneback   Farnebäck, "Two-Frame Motion Estimation Based on Polynomial Expansion", SCIA 2003; OpenCV's, what the
-                papers of dense trajectories used
+    farneback   Farnebäck, "Two-Frame Motion Estimation Based on Polynomial Expansion", SCIA 2003; OpenCV's, used by the
+                papers on dense trajectories
     tvl1        Zach et al., 2007; `essp_extractor.motion.tvl1`, the most accurate and the slowest
 
 A field is `(H, W, 2) float32`, dx to the right and dy down, in pixels from one frame to the other.
 
-Frames whose short side is below 32 are enlarged by repeating their border, and the flow is cropped afterwards: below
-that, OpenCV's DIS raises, returns rubbish or crashes the process (found by trying sizes and aspect ratios on 5.0.0). A
-field is a function of the two frames alone: each pair gets a new DIS object (14 us), because OpenCV's object keeps the
-settings that it falls back to for a small picture, and gives other results from then on.
+Frames whose short side is below 32 are enlarged by repeating their border, and the flow is cropped afterwards. Below
+that size OpenCV's DIS raises, returns garbage or crashes the process (found by trying sizes and aspect ratios on
+5.0.0).
+
+A field depends on the two frames alone. So each pair gets a new DIS object (14 us): OpenCV's object keeps the settings
+that it falls back to for a small picture, and gives different results from then on.
 """
 
 from __future__ import annotations
@@ -44,21 +46,22 @@ _PRESETS: dict[Preset, int] = {"ultrafast": 0, "fast": 1, "medium": 2}  # cv2.DI
 
 
 class MethodParams(FeatureParams):
-    """Parameters of every feature that is made from flow."""
+    """Parameters of every feature that is computed from flow."""
 
     method: MethodName = "dis"
     """How flow is computed: `dis` (the fastest), `farneback`, or `tvl1` (the most accurate).
 
-    Features of one process that agree on it and on `preset` share their fields."""
+    Features of one process with the same method and `preset` share their fields.
+    """
     preset: Preset = "ultrafast"
-    """Method dis, speed against accuracy: `ultrafast`, `fast` or `medium`."""
+    """Method dis, speed versus accuracy: `ultrafast`, `fast` or `medium`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowMethod:
-    """A method with its parameters; features with an equal one share their fields.
+    """A method with its parameters; features with equal methods share their fields.
 
-    Raises `ConfigError` for parameters of a method that is not the chosen one.
+    Raises `ConfigError` for parameters that belong to a different method.
     """
 
     feature: str = field(compare=False)
@@ -91,11 +94,11 @@ class FlowFields:
         }[method.name]
 
     def grey(self, shared: Intermediates, frame: int) -> Grey:
-        """Frame number `frame` of the clip in grey levels; read-only."""
+        """The frame with this index in grey levels; read-only."""
         return shared.get(("grey", frame), lambda: _read_only(self._grey(shared, frame)))
 
     def between(self, shared: Intermediates, first: int, second: int) -> Field:
-        """The field from one frame of the clip to another, by their numbers; read-only."""
+        """The field from one frame of the clip to another, given by index; read-only."""
         return shared.get(
             (self._method, first, second),
             lambda: _read_only(self.of(self.grey(shared, first), self.grey(shared, second))),
@@ -116,7 +119,7 @@ class FlowFields:
 
         Coded as in `essp_engine.features.quantization`.
         """
-        codes = [quantize(each, bound_px) for each in fields]  # each at once, while it is in the processor's cache
+        codes = [quantize(each, bound_px) for each in fields]  # one at a time, while it is in the processor's cache
         height, width, _ = codes[0].shape
         stack: NDArray[np.uint8] = self._cv2.merge(codes)
         return stack.reshape(1, height, width, 2 * len(codes))

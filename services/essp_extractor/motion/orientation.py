@@ -1,15 +1,17 @@
 """Histograms of orientations: of gradients, of flow and of motion boundaries, summed over cells.
 
-Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection" (CVPR 2005) for the gradients; Laptev et al.,
-"Learning Realistic Human Actions from Movies" (CVPR 2008) for flow, with an extra bin for pixels that hardly move;
-Dalal, Triggs and Schmid, "Human Detection Using Oriented Histograms of Flow and Appearance" (ECCV 2006) for motion
-boundaries, the gradients of each component of flow. Conventions are those of Wang et al., "Action Recognition by Dense
-Trajectories" (CVPR 2011): bins cover the full circle, bin b is centred on b * 360 / bins degrees (0 to the right, 90
-down), and the length of each vector is shared by the two bins next to its direction, in proportion to nearness.
-Directions are OpenCV's, accurate to 0.3 degrees.
+Gradients follow Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection" (CVPR 2005). Flow follows
+Laptev et al., "Learning Realistic Human Actions from Movies" (CVPR 2008), with an extra bin for pixels that hardly
+move. Motion boundaries, the gradients of each flow component, follow Dalal, Triggs and Schmid, "Human Detection Using
+Oriented Histograms of Flow and Appearance" (ECCV 2006).
 
-Planes are `(bins, H, W) float32`: what each pixel adds to each bin. Sums over cells are `(H, W, bins) float32`, so that
-those of a place lie together.
+The conventions come from Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011): bins cover the full
+circle, bin b is centred on b * 360 / bins degrees (0 points right, 90 down), and the length of each vector is split
+between the two bins nearest to its direction by linear interpolation. OpenCV computes the directions, accurate to 0.3
+degrees.
+
+Planes are `(bins, H, W) float32`: the contribution of each pixel to each bin. Sums over cells are `(H, W, bins)
+float32`, so that the bins of one position are contiguous.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _Indices = NDArray[np.intp]
 
 
 def gradient_planes(cv2: Any, grey: Grey | _Plane, bins: int) -> Planes:
-    """Planes of a picture's gradient by [-1, 0, 1]. At a border the component across it is 0."""
+    """Gradient planes of a picture by the filter [-1, 0, 1]. At a border, the component across it is 0."""
     across = cv2.Sobel(grey, cv2.CV_32F, 1, 0, ksize=1)
     down = cv2.Sobel(grey, cv2.CV_32F, 0, 1, ksize=1)
     return _planes(cv2, across, down, bins, bins)
@@ -51,7 +53,8 @@ def boundary_planes(cv2: Any, flow: Field, component: int, bins: int) -> Planes:
 
 
 def cell_sums(cv2: Any, planes: Planes, side: int) -> Sums:
-    """At y, x: the sum over the cell of `side` by `side` pixels that begins there; pixels outside add nothing."""
+    """At y, x: the sum over the `side` by `side` pixel cell that begins there; pixels outside the picture
+    count as 0."""
     beyond = cv2.BORDER_CONSTANT
     sums: Sums = cv2.merge(
         [cv2.boxFilter(plane, -1, (side, side), anchor=(0, 0), normalize=False, borderType=beyond) for plane in planes]
@@ -60,9 +63,9 @@ def cell_sums(cv2: Any, planes: Planes, side: int) -> Sums:
 
 
 def cells_at(sums: Sums, tops: _Indices, lefts: _Indices, cells: int, side: int) -> NDArray[np.float32]:
-    """The sums of squares of `cells` by `cells` cells, given their first pixels: `(squares, cells, cells, bins)`.
+    """The sums of squares of `cells` by `cells` cells, given their top-left pixels: `(squares, cells, cells, bins)`.
 
-    `sums` are `cell_sums` of this `side`. Cells that begin beyond the picture are empty.
+    `sums` are `cell_sums` for this `side`. Cells that begin beyond the picture are empty.
     """
     height, width, bins = sums.shape
     rows = (tops[:, None] + side * np.arange(cells))[:, :, None]
@@ -71,12 +74,12 @@ def cells_at(sums: Sums, tops: _Indices, lefts: _Indices, cells: int, side: int)
     picked: NDArray[np.float32] = sums.reshape(-1, bins).take(places, axis=0)
     if rows.max(initial=0) >= height or columns.max(initial=0) >= width:
         picked *= ((rows < height) & (columns < width))[..., None]
-    np.maximum(picked, 0, out=picked)  # OpenCV's running sums may be a rounding error below 0
+    np.maximum(picked, 0, out=picked)  # OpenCV's running sums may be slightly below 0 from rounding
     return picked
 
 
 def unit_length(descriptors: _Plane) -> _Plane:
-    """Descriptors, along the last axis, over their Euclidean length (Wang et al., 2011); empty ones stay near 0."""
+    """Descriptors divided by their Euclidean norm along the last axis (Wang et al., 2011); empty ones stay near 0."""
     lengths = np.linalg.norm(descriptors, axis=-1, keepdims=True)
     unit: _Plane = descriptors / np.hypot(lengths, EPSILON)
     return unit
@@ -89,12 +92,13 @@ def root(descriptors: _Plane) -> _Plane:
 
 
 def _planes(cv2: Any, across: _Plane, down: _Plane, bins: int, allocated: int) -> Planes:
-    """Vectors' lengths, shared between the two nearest of `bins` directions; further planes are left uninitialised."""
+    """The vectors' lengths, split between the two nearest of `bins` directions. Further planes are left
+    uninitialised."""
     lengths, angles = cv2.cartToPolar(across, down)
     angles *= np.float32(bins / (2 * np.pi))
     planes = np.empty((allocated, *lengths.shape), np.float32)
     for direction, plane in enumerate(planes[:bins]):
-        # The nearness to this direction around the circle: 1 at its centre, 0 at the next one.
+        # How near the angle is to this direction around the circle: 1 at its centre, 0 at the next direction.
         np.subtract(angles, direction, out=plane)
         np.abs(plane, out=plane)
         np.minimum(plane, bins - plane, out=plane)

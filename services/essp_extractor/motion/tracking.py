@@ -1,10 +1,11 @@
-"""Dense points tracked through a clip by its flow, on several spatial scales, with descriptors along their paths.
+"""Tracks dense points through a clip along its flow, on several spatial scales, and describes their surroundings.
 
-Wang, Kläser, Schmid and Liu, "Action Recognition by Dense Trajectories" (CVPR 2011), section 2; values that the paper
-does not give are those of the authors' code. Each scale is smaller than the one before by the square root of 2. On each
-scale, points are set `spacing` pixels apart wherever the picture has structure in two directions and no point is near.
+Wang, Kläser, Schmid and Liu, "Action Recognition by Dense Trajectories" (CVPR 2011), section 2; values missing from the
+paper come from the authors' code. Each scale is smaller than the previous one by the square root of 2. On each scale,
+points are placed `spacing` pixels apart wherever the picture has structure in two directions and no point is near.
+
 Each point follows the median of the flow around it for exactly `length` steps; a point that leaves the picture is
-dropped. Points are set in every frame from which a track can still be completed.
+dropped. Points are placed in every frame from which a track can still be completed.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Settings:
     """How to track points, and what to describe."""
 
     volume: Volume
-    """The volume around a track, which follows it; its length is the track's."""
+    """The volume around a track, which moves with it. Its length is the track length."""
     spacing: int
-    """W: pixels between points when they are set."""
+    """W: distance between newly placed points, in pixels."""
     scales: int
-    """Maximum number of spatial scales; a small picture has fewer, as each is at least as large as a volume."""
+    """Maximum number of spatial scales. A small picture has fewer, since no scale may be smaller than a volume."""
     bins: int
     still_px: float
 
@@ -49,19 +50,19 @@ class Step:
     grey: Grey
     """The frame."""
     flow: Field
-    """Flow to the next frame, which points follow."""
+    """Flow to the next frame, which moves the points."""
     motion: Field
     """The motion to describe: `flow`, with or without the camera's motion."""
 
 
 @dataclass(slots=True)
 class Tracks:
-    """n points that were set in one frame of one scale; those that left the picture are not `alive`."""
+    """n points placed in one frame of one scale; those that left the picture are not `alive`."""
 
     start: int
-    """The frame they were set in."""
+    """The frame in which they were placed."""
     scale: float
-    """Pixels of the picture in one of theirs."""
+    """Pixels of the picture per pixel of this scale."""
     points: _Floats
     """`(length + 1, n, 2)`: x, y at each frame, in pixels of the scale."""
     motions: _Floats
@@ -72,16 +73,16 @@ class Tracks:
 
 
 class _Live:
-    """Tracks that have not ended, taken together: points of several of them are looked up at once."""
+    """The unfinished tracks of all start frames, combined so that their points are looked up at once."""
 
     def __init__(self, tracks: Sequence[Tracks], frame: int) -> None:
         self._tracks = tracks
         self._frame = frame
         self.points = np.concatenate([each.points[frame - each.start] for each in tracks])
-        """`(n, 2)`: where all of them are in this frame."""
+        """`(n, 2)`: positions of all points in this frame."""
 
     def each(self) -> Iterator[tuple[Tracks, int, slice]]:
-        """Each with its age in frames, and its share of the points."""
+        """Yield each group of tracks with its age in frames and its slice of the points."""
         begin = 0
         for tracks in self._tracks:
             end = begin + tracks.points.shape[1]
@@ -93,7 +94,7 @@ class Tracker:
     """Tracks points on one scale; `advance` takes the steps of a clip in order."""
 
     def __init__(self, cv2: Any, settings: Settings, scale: float, steps: int) -> None:
-        """`steps`: number of calls of `advance` to come."""
+        """`steps`: total number of `advance` calls to come."""
         self._cv2 = cv2
         self._settings = settings
         self._scale = scale
@@ -103,7 +104,7 @@ class Tracker:
         self.finished: list[Tracks] = []
 
     def advance(self, step: Step) -> None:
-        """Set new points where there are none, describe the surroundings of all, and move them."""
+        """Place new points where there are none, describe the surroundings of all points, and move them."""
         length = self._settings.volume.length
         if self._done + length <= self._steps:
             self._live.append(self._set(step.grey))
@@ -116,7 +117,7 @@ class Tracker:
         self._live = [tracks for tracks in self._live if self._done - tracks.start < length]
 
     def _set(self, grey: Grey) -> Tracks:
-        """New points, in the middle of squares of `spacing` pixels that hold none."""
+        """Create points at the centres of the squares of `spacing` pixels that contain no live point."""
         spacing = self._settings.spacing
         rows, columns = grey.shape[0] // spacing, grey.shape[1] // spacing
         structure = self._cv2.cornerMinEigenVal(grey, _BLOCK_PX, ksize=3)
@@ -145,7 +146,7 @@ class Tracker:
         volume = self._settings.volume
         height, width = step.grey.shape
         x, y = _pixels(live.points, height, width)
-        # At the border the volume is shifted to lie in the picture.
+        # At the border the volume is shifted to lie inside the picture.
         tops = np.clip(y - volume.side // 2, 0, max(0, height - volume.side))
         lefts = np.clip(x - volume.side // 2, 0, max(0, width - volume.side))
         for name, planes in self._planes(step):
@@ -180,7 +181,7 @@ class Tracker:
 
 
 def scale_sizes(settings: Settings, height: int, width: int) -> list[tuple[float, int, int]]:
-    """The scales of a picture: pixels of the picture in one of the scale's, height, width."""
+    """The scales of a picture as (pixels of the picture per pixel of the scale, height, width)."""
     sizes = [(1.0, height, width)]
     for number in range(1, settings.scales):
         scale = math.sqrt(2) ** number
@@ -192,6 +193,6 @@ def scale_sizes(settings: Settings, height: int, width: int) -> list[tuple[float
 
 
 def _pixels(points: _Floats, height: int, width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The pixels of points, x and y; for lost points, any pixel of the picture."""
+    """Round points to pixels, x and y. Lost points are clipped to some pixel of the picture."""
     pixels = np.rint(points).astype(np.intp)
     return np.clip(pixels[:, 0], 0, width - 1), np.clip(pixels[:, 1], 0, height - 1)

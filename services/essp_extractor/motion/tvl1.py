@@ -1,16 +1,16 @@
 """TV-L1 optical flow: total variation against an L1 data term, which keeps motion edges sharp.
 
-Zach, Pock and Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007), in the form and with
-the parameters of Sánchez Pérez, Meinhardt-Llopis and Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013). The
-flow u minimises
+Zach, Pock and Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007), in the form and with the
+parameters of Sánchez Pérez, Meinhardt-Llopis and Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013). The flow u
+minimises
 
     sum |grad u_1| + |grad u_2| + weight * |second(x + u) - first(x)|
 
-coarse to fine. On each level the second frame is warped by the flow so far and linearised there. A fixed number of
-alternations between a thresholding (the data term) and a dual step (the total variation) solves the convex rest, so
-that the time depends on the frame's size alone, and the result on no stopping threshold.
+from coarse to fine. On each level the second frame is warped by the current flow and linearised there. The remaining
+convex problem is solved by a fixed number of alternations between a thresholding step (the data term) and a dual step
+(the total variation). The time therefore depends only on the frame size, and the result on no stopping threshold.
 
-Written with NumPy and OpenCV's pixel functions, because the ready-made ones are slower
+Written with NumPy and OpenCV's pixel functions, because the available implementations are slower
 (docs/design/tv-l1-in-numpy.md).
 """
 
@@ -34,22 +34,23 @@ _FLAT = 1e-6
 
 
 _STEP = 0.25
-"""tau: of the dual step; above 0.25 it need not converge."""
+"""tau: step size of the dual step. Convergence is not guaranteed above 0.25."""
 _LEVELS = 5
-"""Of the pyramid, each half as large as the one below; fewer for small frames."""
+"""Maximum number of pyramid levels, each half the size of the one below it; small frames have fewer."""
 _ITERATIONS = 10
-"""Alternations after each warp. The paper iterates until little changes; more than 10 gained nothing in trials."""
+"""Alternations after each warp. The paper iterates until little changes; more than 10 gained nothing in experiments."""
 
 
 class TvL1Params(FeatureParams):
     """Parameters of method `tvl1`, with the values of IPOL 2013, table 2, for grey levels from 0 to 255."""
 
     weight: float = Field(0.15, gt=0, le=10)
-    """Method tvl1: lambda; the larger, the closer to the frames and the less smooth."""
+    """Method tvl1: lambda, the weight of the data term; a larger value fits the frames more closely and
+    smooths less."""
     tightness: float = Field(0.3, gt=0, le=10)
-    """Method tvl1: theta; how far the two halves of the alternation may lie apart, in pixels squared."""
+    """Method tvl1: theta, how far apart the two halves of the alternation may be, in pixels squared."""
     warps: int = Field(5, ge=1, le=50)
-    """Method tvl1: how often the second frame is warped anew on each level."""
+    """Method tvl1: how often the second frame is warped again on each level."""
 
 
 def tvl1_flow(cv2: Any, first: NDArray[np.uint8], second: NDArray[np.uint8], params: TvL1Params) -> _Plane:
@@ -67,7 +68,7 @@ def tvl1_flow(cv2: Any, first: NDArray[np.uint8], second: NDArray[np.uint8], par
 
 
 def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1Params) -> _Plane:
-    """`flow`, `(2, H, W)`, improved on one level of the pyramid."""
+    """`flow`, `(2, H, W)`, refined on one level of the pyramid."""
     height, width = first.shape
     columns, rows = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     slopes = (cv2.Sobel(second, cv2.CV_32F, 1, 0, ksize=1) / 2, cv2.Sobel(second, cv2.CV_32F, 0, 1, ksize=1) / 2)
@@ -78,7 +79,7 @@ def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1
             cv2.remap(plane, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) for plane in (second, *slopes)
         ]
         gradient = np.stack(sampled[1:])
-        # A pixel outside the picture has no data: without a gradient only its neighbours decide.
+        # A pixel that maps outside the picture has no data; with a zero gradient only its neighbours decide.
         outside = (at[0] < 0) | (at[0] > width - 1) | (at[1] < 0) | (at[1] > height - 1)
         gradient[:, outside] = 0
         constant = sampled[0] - first - (gradient * flow).sum(axis=0)
@@ -87,7 +88,7 @@ def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1
 
 
 def _alternate(params: TvL1Params, gradient: _Plane, constant: _Plane, flow: _Plane, dual: _Plane) -> None:
-    """Solve the linearised problem around the present warp; changes `flow` and `dual` in place."""
+    """Solve the linearised problem around the current warp; changes `flow` and `dual` in place."""
     square = np.einsum("cyx,cyx->yx", gradient, gradient)
     inverse = np.divide(-1, square, out=np.zeros_like(square), where=square > _FLAT)
     limit = np.float32(params.weight * params.tightness)

@@ -1,8 +1,8 @@
-"""Space-time volumes, their cells, and the grid of them that `hog`, `hof` and `mbh` describe.
+"""Space-time volumes, their cells, and the grid of volumes that `hog`, `hof` and `mbh` describe.
 
-Size and cells are those of Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011), section 3: 32x32 pixels
-by 15 frames, in 2x2 cells by 3. The grid is the dense sampling of Wang et al., "Evaluation of Local Spatio-Temporal
-Features for Action Recognition" (BMVC 2009): volumes of one size with an overlap of a half, over the whole picture.
+Size and cells are from Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011), section 3: 32x32 pixels by
+15 frames, divided into 2x2x3 cells. The grid is the dense sampling of Wang et al., "Evaluation of Local Spatio-Temporal
+Features for Action Recognition" (BMVC 2009): volumes of one size with 50 % overlap, over the whole picture.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Volume:
 
     @property
     def cell_side(self) -> int:
-        """Pixels."""
+        """Side of a cell in pixels."""
         return self.side // self.cells
 
     @property
     def cell_length(self) -> int:
-        """Frames."""
+        """Length of a cell in frames."""
         return self.length // self.time_cells
 
     def dimensions(self, bins: int) -> int:
-        """Length of a descriptor with this many bins a cell."""
+        """Length of a descriptor with this many bins per cell."""
         return self.time_cells * self.cells * self.cells * bins
 
 
@@ -62,7 +62,7 @@ class Volume:
 class VolumeGrid:
     """Volumes `stride` pixels apart, centred in the picture.
 
-    A picture smaller than a volume has one volume, at its upper left corner; cells outside the picture are empty.
+    A picture smaller than a volume gets one volume, at its top-left corner; cells outside the picture are empty.
     """
 
     volume: Volume
@@ -73,10 +73,10 @@ class VolumeGrid:
         return self._count(height), self._count(width)
 
     def descriptors(self, cv2: Any, planes_of: Callable[[int], Planes], first: int) -> NDArray[np.float32]:
-        """One descriptor of length 1 (0 if it is empty) for each volume: `(1, rows, columns, dimensions)`.
+        """Compute one descriptor of norm 1 (0 if empty) for each volume: `(1, rows, columns, dimensions)`.
 
-        `planes_of` makes new planes of a frame or of a pair of frames; `first` is the first frame. The order of values
-        in a descriptor is time cells, rows of cells, columns of cells, bins, with bins varying fastest.
+        `planes_of` returns fresh planes for a frame or a pair of frames; `first` is the first frame. The values of a
+        descriptor are ordered by time cell, cell row, cell column and bin; bins vary fastest.
         """
         last = first + self.volume.length
         parts = [self._cells(cv2, planes_of, begin) for begin in range(first, last, self.volume.cell_length)]
@@ -98,7 +98,7 @@ class VolumeGrid:
         return 1 + max(0, extent - self.volume.side) // self.stride
 
     def _begins(self, extent: int) -> NDArray[np.intp]:
-        """First pixels of the volumes along one side of the picture."""
+        """First pixels of the volumes along one axis of the picture."""
         count = self._count(extent)
         margin = max(0, extent - self.volume.side - (count - 1) * self.stride) // 2
         return margin + self.stride * np.arange(count)

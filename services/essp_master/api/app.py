@@ -1,4 +1,4 @@
-"""The API put together."""
+"""Builds the FastAPI application of the master."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def create_app(
     tables: Registrations | None = None,
     reconciler: Reconciler | None = None,
 ) -> FastAPI:
-    """The API over a master. Without a token in the settings it is open to all who reach it.
+    """Return the API of a master. Without a token in the settings, it is open to everyone who can reach it.
 
-    `tables`: what is registered; None: this master has no store for registrations. `reconciler`: keeps the pools;
-    None: this master has none.
+    `tables`: the registrations; None if this master has no store for them. `reconciler`: sizes the pools; None if this
+    master has no pools.
     """
     app = FastAPI(
         title="ESSP",
@@ -50,8 +50,8 @@ def create_app(
 
 
 def _describe(app: FastAPI) -> None:
-    """Add what the routes refer to: the job specification (its body may be YAML), problem documents, and the answer
-    429, which every route may give."""
+    """Add the components that the routes refer to (the job specification, whose body may be YAML, and problem
+    documents) and the answer 429, which every route may give."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Threads of their own for requests that may wait for a store.
+"""Separate threads for requests that may wait for a store.
 
-All other requests share one set of threads. A store that does not answer keeps whoever asks it for more than a minute;
-were they of that set, a page that looks at its pools every two seconds would soon have taken them all, and nobody could
-stop a job any more.
+All other requests share one thread pool. A request to a store that does not answer can block for more than a minute. If
+such requests used the shared pool, a page that polls its pools every two seconds would soon occupy all of it, and no
+one could stop a job any more.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _THREADS = 16
 
 
 class Aside:
-    """Threads for one kind of request. What waits for one of them waits in the event loop, and keeps nobody."""
+    """A thread pool for one kind of request. A request that waits for a free thread waits in the event loop and blocks
+    no one else."""
 
     def __init__(self) -> None:
         self._threads = CapacityLimiter(_THREADS)
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `call` returns."""
+        """Run `call` in one of these threads and return its result."""
         return await run_sync(functools.partial(call, *args, **kwargs), limiter=self._threads)
 
     def route(self, call: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-        """The same as a function of a route."""
+        """Wrap a route function so that it runs in these threads."""
 
         @functools.wraps(call)
         async def answer(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,10 +1,9 @@
-"""Who calls the API, and which jobs are theirs.
+"""Who calls the API, and which jobs belong to them.
 
-A token may belong to a team. Its bearer sees and changes the jobs of that team alone; those of others are not there for
-him: they are in no list, and asking for one is answered as if it did not exist (404), so that names tell nothing. Only
-that a name is taken shows, when one starts a job under it. A token with the scope `admin` sees and changes all.
-
-As long as no token has a team, and where the API is open, everybody sees everything.
+A token may belong to a team. Its bearer sees and changes only that team's jobs. Other teams' jobs are invisible: no
+list contains them, and a request for one is answered as if it did not exist (404), so that names reveal nothing. The
+only trace is that a start under a taken name is refused. A token with the scope `admin` sees and changes everything. As
+long as no token has a team, and where the API is open, all callers see all jobs.
 """
 
 from __future__ import annotations
@@ -23,60 +22,61 @@ from essp_master.service import Master
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sends a request."""
+    """The sender of a request."""
 
     name: str
-    """For logs: that of the token."""
+    """For logs: the name of the token."""
     identity: str
-    """Two callers never have the same."""
+    """Unique to each caller."""
     scopes: frozenset[Right]
     team: str
     all_teams: bool
-    """The jobs of every team are open to it."""
+    """Whether the caller has access to the jobs of every team."""
 
     @property
     def is_admin(self) -> bool:
-        """Everything is open to it."""
+        """Whether the caller may do everything."""
         return Right.ADMIN in self.scopes
 
     def may(self, right: Right) -> bool:
-        """Whether it has this scope, or all."""
+        """Whether the caller has this scope, or `admin`."""
         return self.is_admin or right in self.scopes
 
     def owns(self, team: str) -> bool:
-        """Whether the jobs of this team are open to it."""
+        """Whether the caller has access to this team's jobs."""
         return self.all_teams or team == self.team
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sends this request; `guard.py` has found it out."""
+    """Return the sender of this request, as determined by `guard.py`."""
     caller: Caller = request.state.caller
     return caller
 
 
 class OwnJobs:
-    """Keeps callers to the jobs that are theirs."""
+    """Limits callers to their own jobs."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
         self._aside = Aside()
 
     async def __call__(self, request: Request) -> None:
-        """Raises `NotFound` for a path about a job that is not the caller's, as for one that there is not. For
-        `Depends`, of all routes about jobs. In threads of its own, as what is asked for is."""
+        """Raise `NotFound` if the path names a job that is unknown or not the caller's. Used with `Depends` by all
+        routes about jobs. It runs in its own threads, like the routes themselves, because it may wait for the master.
+        """
         name, caller = request.path_params.get("name"), caller_of(request)
         if name is not None and not caller.all_teams:
             await self._aside.run(self.require, caller, name)
 
     def require(self, caller: Caller, name: str) -> None:
-        """Raises `NotFound` for a job that is not the caller's."""
+        """Raise `NotFound` for a job that is not the caller's."""
         team = self._master.team_of(name)
         if team is None or not caller.owns(team):
             raise NotFound(f"there is no job {name!r}; {suggested(name, sorted(self.names(caller)))}")
 
     def team_for(self, caller: Caller, name: str) -> str:
-        """Whose job it is that a caller starts under this name: the caller's, or, where an admin starts another team's
-        job again, still that team's. Raises `Conflict` for the name of another team's job."""
+        """Return the team that owns a job which a caller starts under this name: the caller's team, or, if an admin
+        restarts another team's job, that team. Raises `Conflict` if the name belongs to another team's job."""
         team = self._master.team_of(name)
         if team is None:
             return caller.team
@@ -85,11 +85,11 @@ class OwnJobs:
         return team if caller.is_admin else caller.team
 
     def names(self, caller: Caller) -> set[str]:
-        """The jobs that are there for a caller."""
+        """Return the names of the jobs that a caller can see."""
         return {job.name for job in self._master.jobs() if caller.owns(job.team)}
 
     def sees_pool(self, caller: Caller, pool: str) -> bool:
-        """Whether a caller may know what is said of a pool: those of trainings are their jobs'."""
+        """Whether a caller may see the state of a pool. Pools of trainers belong to the owner of their job."""
         if caller.all_teams or not ids.is_training(pool):
             return True
         team = self._master.team_of(pool.split(".")[1])

@@ -1,4 +1,4 @@
-"""What keeps ESSP from working now."""
+"""The route for conditions: what currently keeps ESSP from working."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from essp_master.service import Master
 
 
 def router(master: Master) -> APIRouter:
-    """The route of conditions."""
+    """Return the route for conditions."""
     own = OwnJobs(master)
     routes = APIRouter(prefix="/v1/conditions", tags=["conditions"])
 
     @routes.get("", operation_id="list_conditions", responses=answers_of(401, 403))
     def list_conditions(request: Request) -> list[Condition]:
-        """What keeps pools, trainers or the master from working now, the oldest first. Empty: nothing does."""
+        """What keeps pools, trainers or the master from working now, oldest first. Empty if nothing does."""
         return [it for it in master.conditions.present if own.sees_pool(caller_of(request), it.subject)]
 
     return routes

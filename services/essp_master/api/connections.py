@@ -1,13 +1,13 @@
-"""Connections of the API, bounded in number and in time, so that nobody can take them all and keep them.
+"""Bounds the API's connections in number and in time, so that no caller can take them all and keep them.
 
-A connection is idle while no request is under way on it: it has sent nothing yet, half of the head of a request, or it
-waits for the next one. Where there are more connections than allowed, the one that has been idle longest is closed; a
-probe or a new caller therefore always finds room. `guard.py` bounds the requests that are under way.
+A connection is idle while it has no request under way: it has sent nothing yet, or only part of a request's head, or it
+waits for its next request. When there are more connections than allowed, the one idle for longest is closed, so a probe
+or a new caller always gets in. `guard.py` bounds the number of requests under way.
 
-A request has to arrive whole, and an answer has to be taken, within `patience_s`; who is slower is cut off.
+A request must arrive completely, and its answer must be read, within `patience_s`; slower peers are cut off.
 
-This is uvicorn's protocol over h11, which bounds the head of a request (64 KiB). What is no HTTP at all is answered
-with a problem document, like every other error.
+This builds on uvicorn's h11 protocol, which bounds the head of a request (64 KiB). Input that is not HTTP gets a
+problem document, like every other error.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ log = logging.getLogger(__name__)
 
 
 class Connections:
-    """The connections of one server. Used by its event loop alone."""
+    """The connections of one server. Used only by its event loop."""
 
     def __init__(self, most: int, patience_s: float) -> None:
-        """`most`: open at once. `patience_s`: how long a request may take to arrive, and an answer to be taken."""
+        """`most`: connections open at once. `patience_s`: the time allowed for a request to arrive, and for an answer
+        to be read."""
         self._most = most
         self.patience_s = patience_s
         self._busy: set[asyncio.Transport] = set()
         self._idle: OrderedDict[asyncio.Transport, None] = OrderedDict()
-        """The one that is idle longest first."""
+        """Ordered from the longest idle to the most recent."""
 
     def __len__(self) -> int:
         return len(self._busy) + len(self._idle)
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """A connection was accepted: it stays, and another one may have to go."""
+        """Register an accepted connection. If there are too many now, abort the one idle for longest."""
         self._idle[transport] = None
         if len(self) > self._most:
             oldest, _ = self._idle.popitem(last=False)
             oldest.abort()
 
     def note(self, transport: asyncio.Transport, busy: bool) -> None:
-        """A request begins on a connection, or is over."""
+        """Note that a request has begun or ended on a connection."""
         if busy and transport in self._idle:
             del self._idle[transport]
             self._busy.add(transport)
@@ -56,13 +57,13 @@ class Connections:
             self._idle[transport] = None
 
     def closed(self, transport: asyncio.Transport) -> None:
-        """A connection is gone."""
+        """Note that a connection is gone."""
         self._busy.discard(transport)
         self._idle.pop(transport, None)
 
 
 def bounded(connections: Connections) -> type[asyncio.Protocol]:
-    """The protocol of a server that keeps to these bounds."""
+    """Return a protocol class that enforces these bounds."""
 
     class BoundedProtocol(_Protocol):
         limits = connections
@@ -75,9 +76,9 @@ class _Protocol(H11Protocol):
 
     limits: Connections
     _arriving: asyncio.TimerHandle | None = None
-    """Cuts off who does not send the rest of a request."""
+    """Cuts off a peer that does not send the rest of its request."""
     _leaving: asyncio.TimerHandle | None = None
-    """Cuts off who does not take an answer."""
+    """Cuts off a peer that does not read its answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,9 +110,9 @@ class _Protocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Answer input that is not HTTP."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()  # an answer is under way, and what came after its request is no request
+            self.transport.abort()  # an answer is under way, and the bytes after its request are not a request
             return
         answer = problem(400, "Not HTTP", "what was sent is not a request of HTTP/1.1, or its head is too large")
         headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
@@ -122,7 +123,7 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
     def _look(self) -> None:
-        """See whether a request is under way, and whether more of it has to come."""
+        """Update whether a request is under way, and whether more of it still has to arrive."""
         request = self.cycle if self.cycle is not None and not self.cycle.response_complete else None
         self.limits.note(self.transport, request is not None)
         if request is not None and not request.more_body:

@@ -1,18 +1,18 @@
-"""The door of the API: what a request has to be before anybody looks at who sends it. Pure.
+"""Checks every request before its caller is identified. Pure.
 
-A browser sends requests for whatever page it shows, and its user's machine reaches what the page's author cannot: a
-port of localhost, a master inside a company. So a request is refused
+A browser sends requests on behalf of any page that it shows, and it can reach servers that the page's author cannot: a
+port on localhost, a master inside a company network. So a request is refused
 
-    whose `Host` is no name of this server     a name that its owner points here (DNS rebinding) makes a foreign page
-                                               one of ours, which may read
+    whose `Host` is not this server's name     a foreign name that points here (DNS rebinding) would make a foreign page
+                                               same-origin with this server, so it could read
     whose `Origin` is not its `Host`           a foreign page sends it
-    whose `Sec-Fetch-Site` is of another site  the same, where a browser sends no Origin; following a link to the page
-                                               is no harm
+    whose `Sec-Fetch-Site` is another site     the same, if the browser sends no Origin; following a link to the page
+                                               is harmless
     that changes something and could be a form a foreign page may send a form without asking. A form has three content
-                                               types, none of them that of JSON or YAML, and no header of its own
+                                               types, none of them JSON or YAML, and cannot set headers
 
-It counts for every caller, with a token or without: that an API is open to who reaches it does not open it to the pages
-that those who reach it look at.
+This applies to every caller, with or without a token: an API that is open to all who can reach it must not be open to
+every web page that they visit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from essp_common.validation import shown
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _PORTS = {"http": 80, "https": 443}
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""Of Sec-Fetch-Site. `same-site` is another port or another host of one domain: another server, then."""
+"""Accepted values of Sec-Fetch-Site. `same-site` is not one of them: it means another port or host of the same domain,
+that is, another server."""
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _JSON = re.compile(r"application/(?:[a-z0-9.-]+\+)?json")
 _YAML = re.compile(r"(?:application|text)/(?:x-)?yaml")
@@ -40,7 +41,7 @@ _YAML = re.compile(r"(?:application|text)/(?:x-)?yaml")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not let in."""
+    """Why a request is refused."""
 
     status: int
     title: str
@@ -48,16 +49,16 @@ class Refusal:
 
 
 class Door:
-    """Lets in what is meant for this server and was not sent by a foreign page."""
+    """Admits requests that are meant for this server and were not sent by a foreign page."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names`: under which this server is reached, besides localhost and the address that a connection is made to.
-        `*.example.org`: every name that ends so."""
+        """`names`: names under which this server is reached, in addition to localhost and the address that a connection
+        is made to. `*.example.org` stands for every name below `example.org`."""
         self._names = frozenset(filter(None, map(plain, names)))
 
     def refusal(self, scope: Scope, probe: bool, page: bool) -> Refusal | None:
-        """Why a request is not let in; None: it is. `probe`: load balancers ask for it under names of their own.
-        `page`: a link of another site may lead to it."""
+        """Return why a request is refused, or None to admit it. `probe`: the request is a probe, which load balancers
+        send under names of their own. `page`: the request is for a page that other sites may link to."""
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         host = hosts[0] if len(hosts) == 1 else ""
@@ -92,8 +93,8 @@ class Door:
 
 
 def untyped(method: str, headers: Headers, yaml: bool, bare: bool) -> Refusal | None:
-    """Why the content type of a request is refused; None: it is not. `yaml`: YAML is taken, too. `bare`: it needs
-    neither a body nor a content type."""
+    """Return why the content type of a request is refused, or None. `yaml`: YAML is accepted as well. `bare`: the
+    request needs neither a body nor a content type."""
     if method not in _WITH_BODY:
         return None
     kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
@@ -108,12 +109,13 @@ def untyped(method: str, headers: Headers, yaml: bool, bare: bool) -> Refusal | 
 
 
 def own_request(headers: Headers) -> bool:
-    """Whether a request has a header that no form has: of a token, or of ESSP's own clients."""
+    """Whether a request has a header that an HTML form cannot set: a token, or the version header of ESSP's clients."""
     return "authorization" in headers or VERSION_HEADER in headers
 
 
 def _own(scope: Scope) -> frozenset[str]:
-    """The address that the connection was made to. One from another machine may also use this machine's name."""
+    """The names of the address that the connection was made to. A connection from another machine may also use this
+    machine's host name."""
     server = scope.get("server")
     if not server or server[1] is None:
         return frozenset()
@@ -126,7 +128,7 @@ def _below(name: str, names: Collection[str]) -> bool:
 
 
 def _same(origin: str, host: str) -> bool:
-    """Whether a page of this origin was served by this host. Which scheme the page has, only a proxy knows."""
+    """Whether this host served the page with this origin. The page's scheme is not compared: only a proxy knows it."""
     scheme, _, authority = origin.partition("://")
     there, here, port = AUTHORITY.fullmatch(authority), AUTHORITY.fullmatch(host), _PORTS.get(scheme.lower())
     if there is None or here is None or port is None:

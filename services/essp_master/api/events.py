@@ -1,7 +1,7 @@
-"""What happens to a job, as server-sent events.
+"""Events of a job as server-sent events.
 
-The stream carries what happened, each with its id, and about once a second the whole status as an event `status`
-without one; it ends when the job has ended. A reader that was cut off resumes after its `Last-Event-ID`.
+The stream carries each event with its id, and about once a second an event `status`, without an id, with the whole
+status. It ends when the job has ended. A reader that was cut off resumes after its `Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from essp_master.api.status_feed import STATUS_S, StatusFeed, Watched
 from essp_master.service import Master
 
 MOST = 2**53
-"""The largest whole number that every reader of JSON knows."""
+"""The largest integer that every JSON reader represents exactly."""
 _EVENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("data", "event", "id")}}
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that are written already. FastAPI's own class would write those of each reader anew."""
+    """Server-sent events that are already encoded. FastAPI's own class would encode them again for each reader."""
 
     media_type = "text/event-stream"
 
 
 def router(master: Master) -> APIRouter:
-    """The route of events."""
+    """Return the routes for events."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(OwnJobs(master))])
     feed = StatusFeed(master)
 
@@ -61,8 +61,8 @@ def router(master: Master) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this id.")] = 0,
         last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{0,15}$")] = None,
     ) -> EventStream:
-        """What happens to a job, as it happens."""
-        known = await feed.of(name)  # an unknown job is refused before the stream begins
+        """The events of a job, as they happen."""
+        known = await feed.of(name)  # refuses an unknown job before the stream begins
         seen = int(last_event_id) if last_event_id else after
         return EventStream(stream(name, seen, known), headers={"Cache-Control": "no-cache"})
 
@@ -70,7 +70,7 @@ def router(master: Master) -> APIRouter:
     def job_log(
         name: str, after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this id.")] = 0
     ) -> list[JobEvent]:
-        """What has happened to a job, at once: the same events as of the stream."""
+        """All events of a job so far, at once: the same events as in the stream."""
         return list(master.events(name, after))
 
     return routes

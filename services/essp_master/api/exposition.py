@@ -1,7 +1,8 @@
-"""The master's metrics, in the Prometheus text format: those every process counts, the state of its jobs and its pools.
+"""The master's metrics in the Prometheus text format: the metrics of every process, the state of its jobs, and its
+pools.
 
-The name of a job is a label here, and only here: few jobs run at once. Those that ended stay for a while, so that
-whoever reads metrics now and then sees how they ended; only what is live of them is left out at once.
+Only these metrics have the name of a job as a label, which is affordable because few jobs run at once. Ended jobs stay
+for a while so that an infrequent scrape still sees how they ended; only their live figures disappear at once.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _OF_LIVE: tuple[Figure, ...] = (
 
 
 class JobCollector(Collector):
-    """Gives the figures of jobs at the moment they are asked for."""
+    """Computes the metrics of jobs when they are scraped."""
 
     def __init__(self, jobs: Callable[[], Sequence[JobStatus]], leads: bool = True) -> None:
-        """`jobs`: those under way, and those that have ended not long ago."""
+        """`jobs`: returns the jobs under way and those that ended recently."""
         self._jobs = jobs
         self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        """One family a figure, one sample a job."""
+        """Yield one metric family per figure, with one sample per job."""
         yield GaugeMetricFamily("essp_leader", "1: this master leads; 0: it is a standby.", float(self._leads))
         jobs = self._jobs()
         live = [job for job in jobs if not job.state.ended]
@@ -99,7 +100,7 @@ def _trainings(jobs: Sequence[JobStatus]) -> Iterator[Metric]:
 
 
 def _newest(trainer: TrainerStatus) -> dict[str, Mapping[str, float]]:
-    """What its newest phases came to, by purpose; of the training phase under way what there is."""
+    """Return the metrics of its newest phases by purpose; for a training phase under way, its metrics so far."""
     found: dict[str, Mapping[str, float]] = {report.purpose: report.metrics for report in trainer.reports}
     if trainer.purpose == "train" and trainer.loss is not None and trainer.top1 is not None:
         found["train"] = {"loss": trainer.loss, "top1": trainer.top1}
@@ -107,14 +108,14 @@ def _newest(trainer: TrainerStatus) -> dict[str, Mapping[str, float]]:
 
 
 class PoolCollector(Collector):
-    """Gives the sizes of pools, as they were at the last look: nobody waits for a platform here."""
+    """Exports the pool sizes as last observed, so that a scrape never waits for the platform."""
 
     def __init__(self, pools: Callable[[], Sequence[PoolView]], ranks: Callable[[], Mapping[TrainingKey, int]]) -> None:
         self._pools = pools
         self._ranks = ranks
 
     def collect(self) -> Iterator[Metric]:
-        """One family a figure, one sample a pool or a training."""
+        """Yield one metric family per figure, with one sample per pool or training."""
         figures: list[tuple[str, str, Callable[[PoolView], float]]] = [
             ("essp_pool_size", "Workers that were asked for.", lambda pool: pool.replicas),
             ("essp_pool_wanted", "Workers that the master holds right.", lambda pool: pool.wanted),
@@ -137,7 +138,7 @@ class PoolCollector(Collector):
 
 
 def exposition(*collectors: Collector) -> bytes:
-    """All metrics of this process, which name no job, and of these."""
+    """Return this process's metrics, which contain no job names, and the metrics of these collectors."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)

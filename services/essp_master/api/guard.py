@@ -1,17 +1,17 @@
-"""Who may call the API: what the door lets in (`door.py`), then token, scope, rate, and type and size of the body,
-checked before the body is read.
+"""Who may call the API. Checks, in order and before the body is read: the origin of the request (`door.py`), the rate,
+token and scope, the number of requests at once, and the type and size of the body.
 
     metrics    read the figures of all jobs at /metrics
-    read       look at jobs, events, what is registered
+    read       read jobs, events and registrations
     operate    check, start, pause, resume, stop jobs
     register   change what is registered: code that will run
     admin      everything, of every team
 
-Whose jobs a token is for says `callers.py`.
+`callers.py` says whose jobs a token gives access to.
 
-Probes, the empty page and the description of the API need no token: a browser has none yet, and these paths reveal no
-data. Without a token `/metrics` has the figures of the process alone, which name no job.
-Tokens are kept as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
+ Probes, the page without its data, and the API description need no token: a browser does not have one yet, and these
+paths reveal no data. Without a token, `/metrics` has only the metrics of the process, which name no job. Tokens are
+kept as SHA-256 digests (they are long and random, so no slower hash is needed) and compared in constant time.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _METHODS = _READING | {"POST", "PUT", "PATCH", "DELETE"}
 _JOBS = "/v1/jobs"
 _REGISTERED = ("/v1/extractors/", "/v1/trainers/", "/v1/pools/")
 _YAML = frozenset({_JOBS, f"{_JOBS}:validate"})
-"""What may come as YAML, besides changes of jobs."""
+"""Paths that accept YAML, in addition to changes of jobs."""
 _MOST_DIGITS = 20
-"""Of a length; Python takes quadratic time for thousands."""
+"""Longest content length accepted, in digits: Python needs quadratic time to parse thousands."""
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
@@ -59,16 +59,16 @@ _HEADERS = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     VERSION_HEADER.lower().encode(): version().encode(),
 }
-"""Of each answer that does not say it otherwise."""
+"""Default headers; an answer may override them."""
 _UNSTORED = (b"cache-control", b"no-store")
-"""Of each answer that may hold data."""
+"""Added to every answer that may contain data."""
 
 
 class Guard:
-    """ASGI middleware. Puts who calls into `request.state.caller` (`callers.py`).
+    """ASGI middleware. Puts the caller into `request.state.caller` (`callers.py`).
 
-    It decides by the path that the router sees, which is the scope's: a URL that is put together of this path and of
-    headers may read otherwise. What is not known to be open needs a token, whatever it is.
+    It decides by the path in the scope, which is the one that the router sees; a URL rebuilt from this path and the
+    headers could differ. Every path that is not known to be open needs a token.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Guard:
         requests_at_once: int = 1000,
         names: Sequence[str] = (),
     ) -> None:
-        """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller.
-        `requests_at_once`: limit for all, shared out by `places.py`; what needs no token does not count. `names`: of
-        this server (`door.py`)."""
+        """`tokens`: callers must present one of them; without any, the API is open. `requests_per_s`: the limit for one
+        caller. `requests_at_once`: the limit for all callers together, divided by `places.py`; requests that need no
+        token do not count. `names`: names of this server (`door.py`)."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
@@ -121,14 +121,14 @@ class Guard:
         return self._unknown(request) or self._crowded(request) or self._unfit(request)
 
     def _crowded(self, request: Request) -> ASGIApp | None:
-        """The refusal of what there is no place for."""
+        """Return the refusal of a request that exceeds the number of requests at once, or None."""
         if lack := self._places.lack(_use(request), request.state.caller.identity):
             detail = f"{lack}, and no more are taken (ESSP_API_CONNECTIONS); try again"
             return problem(503, "Too many requests at once", detail, {"Retry-After": "1"})
         return None
 
     def _unknown(self, request: Request) -> ASGIApp | None:
-        """The refusal of a caller who asks too often, or for what the token shown is not for."""
+        """Return the refusal of a caller that asks too often, is unknown, or lacks the scope, or None."""
         token = self._token_of(request) if self._tokens else None
         caller = f"token {token.name}" if token else f"address {_address(request)}"
         if wait_s := self._rates.wait_s(caller):
@@ -159,7 +159,7 @@ class Guard:
         )
 
     def _unfit(self, request: Request) -> ASGIApp | None:
-        """The refusal of a body of another type, or one that is too large."""
+        """Return the refusal of a body whose type is wrong or that is too large, or None."""
         method, path, headers = request.method, request.scope["path"], request.headers
         takes_yaml = path in _YAML or (method == "PATCH" and path.startswith(f"{_JOBS}/"))
         is_bare = method == "POST" and path not in _YAML and (bool(self._tokens) or own_request(headers))
@@ -182,7 +182,7 @@ class Guard:
 
 
 def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
-    """An app behind the guard that the settings ask for."""
+    """Wrap an app in the guard that the settings ask for."""
     return Guard(
         app,
         settings.tokens(),
@@ -194,7 +194,7 @@ def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
 
 
 def _is_open(request: Request) -> bool:
-    """Whether a request needs no token, and takes nobody's place."""
+    """Whether a request needs no token. Such a request does not count against the limit of requests at once."""
     path = request.scope["path"]
     asks_for_jobs = path == METRICS and "authorization" in request.headers
     return request.method in _READING and path in OPEN_PATHS and not asks_for_jobs
@@ -208,13 +208,13 @@ def _use(request: Request) -> Use:
 
 
 def _own_name(settings: MasterSettings) -> str:
-    """Where standbys find this master (`assembly.py`)."""
+    """The host name under which standbys reach this master (`assembly.py`)."""
     url = settings.url.partition("://")[2].partition("/")[0]
     return url or (socket.gethostname() if settings.lease else "")
 
 
 def _nobody(request: Request, all_teams: bool) -> Caller:
-    """Who shows no token. `all_teams`: the API is open."""
+    """The caller without a token. `all_teams`: the API is open."""
     return Caller("anyone", f"address {_address(request)}", frozenset(), "", all_teams)
 
 
@@ -227,7 +227,7 @@ def _problem(refused: Refusal) -> ASGIApp:
 
 
 def _unknown(request: Request) -> ASGIApp:
-    """The answer to who shows no token, or one that is not known; they need different cures."""
+    """The answer to a missing token, and to an unknown one; each needs a different remedy."""
     shown = request.headers.get("authorization", "")
     scheme, _, token = shown.partition(" ")
     challenge = {"WWW-Authenticate": "Bearer"}
@@ -243,7 +243,7 @@ def _unknown(request: Request) -> ASGIApp:
 
 
 def needed(method: str, path: str) -> Right:
-    """The scope that a request needs: everything, unless it is known to need less."""
+    """Return the scope that a request needs: `admin` unless it is known to need less."""
     if method in _READING:
         return Right.METRICS if path == METRICS else Right.READ
     if path == _JOBS or path.startswith((f"{_JOBS}/", f"{_JOBS}:")):
@@ -252,9 +252,9 @@ def needed(method: str, path: str) -> Right:
 
 
 def _timed(scope: Scope, send: Send) -> Send:
-    """Measure how long it takes until an answer begins: those with events go on for as long as a job.
+    """Measure the time until an answer begins; an event stream itself lasts as long as a job.
 
-    Callers choose method and path, so neither is a label as it is.
+    Callers choose the method and the path, so neither becomes a label unchecked.
     """
     began_s = time.perf_counter()
 
@@ -283,14 +283,14 @@ def _with_headers(scope: Scope, send: Send) -> Send:
 
 
 class BodyTooLarge(HTTPException):
-    """The body is larger than allowed. Frameworks that read a body for the app let this class pass."""
+    """The body is larger than allowed. Frameworks that read the body for the app let this exception through."""
 
     def __init__(self, body_bytes: int) -> None:
         super().__init__(413, f"a request may have {body_bytes} bytes; a job needs some thousand")
 
 
 class _Limited:
-    """Counts the body while it arrives, for requests without a content length."""
+    """Counts body bytes as they arrive, for requests without a content length."""
 
     def __init__(self, receive: Receive, body_bytes: int) -> None:
         self._receive = receive

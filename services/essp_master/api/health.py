@@ -1,9 +1,8 @@
 """Probes and metrics: open to all, as far as they reveal no data.
 
-A master that is kept from working answers `/readyz` with 503 and what kind of trouble it is; it serves requests all the
-same. `/metrics` has the figures of jobs and pools for whoever shows a token: those of its team's jobs, or all.
-
-Probes are answered by the event loop itself, so that they never wait for the threads that answer people.
+A master that something keeps from working answers `/readyz` with 503 and the kind of trouble; it serves requests all
+the same. `/metrics` includes the metrics of jobs and pools for callers with a token: their team's jobs, or all. The
+event loop answers probes itself, so that they never wait for the threads that answer users.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from essp_master.service import Master
 
 
 def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
-    """The routes for Prometheus and probes; not part of the described API."""
+    """Return the routes for Prometheus and probes; they are not part of the described API."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/livez")
@@ -32,7 +31,7 @@ def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
         if master.ready:
             why = summary(master.conditions.present)
             return Response(why or "ready\n", 503 if why else 200, media_type="text/plain")
-        # Without details, which are not for everybody; requests are told them.
+        # Without details, since not every caller may see them; API requests get them in the error.
         waits = "waits for a server that does not answer, to take over what was under way"
         return Response(f"{waits if master.obstacle else 'starts, or leaves'}\n", 503, media_type="text/plain")
 

@@ -1,9 +1,9 @@
-"""A request that is repeated with the same `Idempotency-Key` gets the first answer again, and nothing happens twice.
+"""Answers a request that is repeated with the same `Idempotency-Key` with the first answer; nothing happens twice.
 
-Answers are remembered for a day, in this process; after a restart of the master the state of the job answers (409: it
-runs). Failures are not remembered, so a corrected request can use the same key. Follows
-draft-ietf-httpapi-idempotency-key-header: the same key with another request is refused. A repeated request waits for
-the answer of the first one, for a while; so a client that has lost its connection still gets the answer.
+Answers are remembered for a day, in this process; after a restart of the master, the state of the job answers (409: it
+is running). Failures are not remembered, so a corrected request can use the same key. Follows
+draft-ietf-httpapi-idempotency-key-header: the same key with a different request is refused. A repeated request waits a
+limited time for the answer to the first one, so a client that lost its connection still gets it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from essp_common.errors import ConfigError, Conflict
 AnswerT = TypeVar("AnswerT")
 KEPT_S = 24 * 3600.0
 PATIENCE_S = 20.0
-"""How long a repeated request waits for the answer of the first; less than clients wait for it."""
+"""How long a repeated request waits for the first answer; shorter than the timeout of clients."""
 _MOST = 10_000
 
 
@@ -32,26 +32,28 @@ class _Entry:
     asked: str
     since_s: float
     answer: bytes | None = None
-    """Packed: the status of a job with hundreds of epochs is most of a megabyte of objects, and there may be thousands
-    of answers."""
+    """Compressed: the status of a job with hundreds of epochs takes up to a megabyte as objects, and there may be
+    thousands of answers."""
     over: threading.Event = field(default_factory=threading.Event)
-    """The first request was answered, or it failed."""
+    """Set when the first request was answered or has failed."""
 
 
 class Answers(Generic[AnswerT]):
     """The answers of one operation, by key. Thread-safe."""
 
     def __init__(self, kind: type[AnswerT], clock: Callable[[], float] = time.monotonic) -> None:
-        """`kind`: what an answer is."""
+        """`kind`: the type of an answer."""
         self._kind = TypeAdapter(kind)
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
 
     def once(self, key: str | None, asked: str, act: Callable[[], AnswerT]) -> AnswerT:
-        """What `act` gave the first time. `asked`: fingerprint of the request; `key` None: act in any case.
+        """Return the first result of `act` for this key; without a key, call `act` every time. `asked`: fingerprint of
+        the request.
 
-        Raises `ConfigError` for a key that came with another request, `Conflict` while the first one is under way.
+        Raises `ConfigError` if the key came with a different request, and `Conflict` if the first request is still
+        under way after `PATIENCE_S`.
         """
         if key is None:
             return act()
@@ -76,7 +78,7 @@ class Answers(Generic[AnswerT]):
             entry.over.set()
 
     def _begin(self, key: str, asked: str) -> _Entry | None:
-        """The request that came first; None: it is this one."""
+        """Return the entry of the first request, or None if this request is the first."""
         now_s = self._clock()
         with self._lock:
             self._forget(now_s)
@@ -90,7 +92,7 @@ class Answers(Generic[AnswerT]):
             return entry
 
     def _forget(self, now_s: float) -> None:
-        """Drop what is too old, and the oldest when there are too many; what is under way stays."""
+        """Drop expired answers, and the oldest ones if there are too many. Requests under way stay."""
         for key in [k for k, e in self._entries.items() if e.answer is not None and now_s - e.since_s > KEPT_S]:
             del self._entries[key]
         done = [key for key, entry in self._entries.items() if entry.answer is not None]
@@ -99,7 +101,7 @@ class Answers(Generic[AnswerT]):
 
 
 def fingerprint(*parts: bytes | str) -> str:
-    """A digest that differs between different requests."""
+    """Return a digest that differs between different requests."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""Jobs: start, list, look at, change, pause, resume, stop."""
+"""Jobs: start, list, show, change, pause, resume and stop."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ class Removed(BaseModel):
     """What a start with `fresh` removes."""
 
     job: str
-    """Whose output it is: this job, or another one."""
+    """The job whose output is removed: this job, or another one."""
     objects: int
     bytes: int
     kept: list[str]
-    """What lies between them and was not written by ESSP: it stays. The first hundred."""
+    """The first hundred objects in the output that ESSP did not write; they stay."""
 
 
 class JobCheck(BaseModel):
-    """A job that can begin."""
+    """The result of a successful check of a job."""
 
     name: str
     clips: int
-    """Of all phases together."""
+    """In all phases together."""
     trainers: list[str]
     warnings: list[str]
-    """What one should know although the job can run."""
+    """Problems that do not prevent the job from running."""
     removes: Removed | None = None
-    """Null: nothing."""
+    """Null if nothing is removed."""
 
 
 class JobPriority(BaseModel):
-    """The place of a job in the order of its team."""
+    """The priority of a job among its team's jobs."""
 
     priority: int = Field(ge=-1000, le=1000)
-    """Jobs with a higher one go first; 0 is the default."""
+    """Jobs with a higher priority go first; the default is 0."""
 
 
 class JobPage(BaseModel):
-    """Some of the jobs, newest first."""
+    """One page of the list of jobs, newest first."""
 
     jobs: list[JobSummary]
     next_page_token: str | None
-    """The `page_token` of the next page; null: this is the last one."""
+    """The `page_token` of the next page; null on the last page."""
 
 
 _CHANGE = {"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}
@@ -90,7 +90,7 @@ _CHANGE_BODY = {
 
 
 def router(master: Master) -> APIRouter:
-    """The routes of jobs."""
+    """Return the routes for jobs."""
     own, aside, commands = OwnJobs(master), Aside(), Aside()
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(own)])
     _add_start(routes, master, own, aside)
@@ -105,7 +105,7 @@ def router(master: Master) -> APIRouter:
         page_size: Annotated[int, Query(ge=1, le=PAGE_SIZE_MOST)] = PAGE_SIZE,
         page_token: Annotated[str, Query(max_length=500, description="From the answer before.")] = "",
     ) -> JobPage:
-        """The jobs this master knows that are open to the token: those of its team, or all. Newest first."""
+        """The jobs that the token gives access to: its team's, or all. Newest first."""
         known = [job for job in master.jobs() if caller_of(request).owns(job.team)]
         wanted = [job for job in known if (not state or job.state in state) and kind in (None, job.kind)]
         jobs, token = page(wanted, lambda job: (job.created.isoformat(), job.name), page_size, page_token)
@@ -113,28 +113,28 @@ def router(master: Master) -> APIRouter:
 
     @routes.get("/{name}", operation_id="get_job", responses=answers_of(401, 403, 404, 503))
     def get_job(name: str) -> JobStatus:
-        """All there is to know of a job."""
+        """The full status of a job."""
         return master.status(name)
 
     @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 503))
     def job_curves(name: str) -> list[TrainerCurve]:
-        """The course of each training within its epochs, for drawing."""
+        """The curve of each training within its epochs, for plotting."""
         return master.curves(name)
 
     @routes.get(
         "/{name}/streams/{stream}/preview", operation_id="preview_stream", responses=answers_of(401, 403, 404, 503)
     )
     def preview_stream(name: str, stream: str) -> StreamPreview:
-        """Pictures of a clip that waits for the consumers of a stream, as they get it. Nothing is acked, and nothing
-        waits for it. 404 also where nothing lies in the cache now; its `detail` says why."""
+        """Pictures of a clip that waits for the consumers of a stream, as they receive it. Nothing is acked, and
+        nothing waits for it. 404 also if nothing is in the cache now; `detail` says why."""
         return master.preview(name, stream)
 
     @routes.put(
         "/{name}/priority", operation_id="prioritise_job", responses=answers_of(401, 403, 404, 409, 413, 415, 422, 503)
     )
     def prioritise_job(name: str, wanted: JobPriority) -> JobStatus:
-        """Give a job another priority in the queue, also while it runs; it may have to make room for others, or others
-        for it."""
+        """Give a job another priority in the queue, also while it runs. It may have to make room for other jobs, or
+        they for it."""
         return master.prioritise(name, wanted.priority)
 
     for action in ("pause", "resume", "stop"):
@@ -164,7 +164,7 @@ def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) ->
         replaces: Replaces = "",
         idempotency_key: IdempotencyKey = None,
     ) -> JobStatus:
-        """Start a job, for the team of the token; one that has ended resumes from its checkpoints. It waits in the
+        """Start a job for the token's team. A job that has ended resumes from its checkpoints. The job waits in the
         queue while there is no room for it."""
         body = await request.body()
 
@@ -190,8 +190,8 @@ def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside)
         fresh: Fresh = False,
         replaces: Replaces = "",
     ) -> JobCheck:
-        """Check a job as its start would, and start and remove nothing. `removes` says what a start with `fresh` would
-        remove."""
+        """Check a job exactly as its start would, without starting or removing anything. `removes` says what a start
+        with `fresh` would remove."""
         body = await request.body()
 
         def check() -> JobCheck:
@@ -215,11 +215,12 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
         openapi_extra=_CHANGE_BODY,
     )
     async def change_job(name: str, request: Request, idempotency_key: IdempotencyKey = None) -> JobStatus:
-        """Change a job while it is under way, by the part of a job file that is to be different (a JSON merge patch):
-        of `trainers.NAME.optimizer` the fields `lr`, `schedule`, `unit`, `warmup`, `steps` and `gamma`;
-        `aggregation.strategies`; `epochs`, if they are more; and trainers that the job has not, with their streams.
-        Trainers have a rate from their next update on; `changes` of the status says where that was. For more epochs or
-        trainers they save and go on; `reason` of the status says so meanwhile. What is so already is no change."""
+        """Change a job while it is under way. The body is the changed part of the job file (a JSON merge patch). You
+        can change `lr`, `schedule`, `unit`, `warmup`, `steps` and `gamma` of `trainers.NAME.optimizer`;
+        `aggregation.strategies`; `epochs`, to a larger number; and you can add trainers with their streams. Trainers
+        use a new rate from their next update; `changes` in the status says where that was. For more epochs or trainers,
+        they save and continue; until then, `reason` in the status says so. Values that are already set are not a
+        change."""
         body = await request.body()
 
         def change() -> JobStatus:
@@ -242,7 +243,7 @@ def _removed(removal: Removal | None) -> Removed | None:
 
 
 def _of_caller(request: Request, key: str | None) -> str | None:
-    """Two callers may take the same key: what they ask is done for each."""
+    """Make a key unique to its caller: if two callers use the same key, both requests are carried out."""
     return None if key is None else fingerprint(caller_of(request).identity, key)
 
 
@@ -252,6 +253,6 @@ def _action(master: Master, action: str) -> Any:
     def act(name: str) -> JobStatus:
         return method(name)
 
-    # In threads of their own: however many read, a job can be stopped.
+    # In separate threads: a job can be stopped however many requests only read.
     act.__doc__ = f"{action.title()} a job. Harmless twice."
     return act

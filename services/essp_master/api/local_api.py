@@ -1,7 +1,7 @@
 """The API and the page of a process that runs jobs itself: `essp run --serve`.
 
-It listens before anything else is loaded, and on localhost alone unless it is told otherwise. Whoever has its address
-has its token: it is behind the `#`, which browsers neither send nor tell to other sites. The page keeps it for its tab.
+It listens before anything else is loaded, and only on localhost by default. Its address contains the token, behind the
+`#`, which browsers neither send nor reveal to other sites. The page keeps the token for its tab.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from essp_master.config import MasterSettings
 from essp_master.service import Master
 
 _BYTES = 32
-"""Of a token: nobody guesses it."""
+"""Length of a token; too long to guess."""
 
 
 class LocalApi:
-    """Serves the jobs of this process, one after the other, for as long as a block lasts."""
+    """Serves the jobs of this process, one after the other, while its `with` block lasts."""
 
     def __init__(self, settings: MasterSettings, host: str, port: int) -> None:
-        """Listen at once. Raises `ConfigError` when the port is taken.
+        """Listen at once. Raises `ConfigError` if the port is taken.
 
-        `settings`: tokens of the environment are asked for; where there are none, and the API is not to be open, one is
-        made.
+        `settings`: callers must present one of its tokens. If it has none and the API is not meant to be open, a token
+        is generated.
         """
         self._made = "" if settings.tokens() or settings.api_open else secrets.token_urlsafe(_BYTES)
         if self._made:
@@ -44,11 +44,11 @@ class LocalApi:
         self._front = Front(create_waiting(self._settings))
         self._server = ApiServer(self._front, host, port, self._settings)
         self._host = socket.gethostname() if host in (EVERYWHERE, "0.0.0.0") else host
-        self._thread = guarded("essp-api", self._server.run)  # the run goes on without its page
+        self._thread = guarded("essp-api", self._server.run)  # if the API fails, the run continues without its page
 
     @property
     def address(self) -> str:
-        """What to open in a browser, or to give to `essp job --server`."""
+        """The address to open in a browser, or to pass to `essp job --server`."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._server.port}/" + (f"#token={self._made}" if self._made else "")
 
@@ -64,7 +64,7 @@ class LocalApi:
 
     @contextmanager
     def serving(self, master: Master) -> Iterator[None]:
-        """Within the block the jobs are those of this master."""
+        """Serve this master's jobs within the block."""
         waiting, self._front.app = self._front.app, create_app(master, self._settings)
         try:
             yield

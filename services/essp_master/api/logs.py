@@ -1,4 +1,4 @@
-"""What workers have logged lately."""
+"""The recent log lines of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Name = Annotated[str, Query(max_length=200)]
 
 
 def router(master: Master) -> APIRouter:
-    """The route of logs."""
+    """Return the route for logs."""
     own = OwnJobs(master)
     routes = APIRouter(prefix="/v1/logs", tags=["logs"])
 
@@ -30,10 +30,10 @@ def router(master: Master) -> APIRouter:
         pool: Annotated[_Name, Query(description="Only of this pool, or of those whose names begin so.")] = "",
         worker: Annotated[_Name, Query(description="Only of this worker.")] = "",
     ) -> list[LogLine]:
-        """What workers and the master have logged since this master began, oldest first.
+        """Log lines of workers and the master since this master began, oldest first.
 
-        The newest five thousand lines are held, and as many warnings and errors. The token of a team gets the lines
-        about the team's jobs.
+        The master keeps the newest five thousand lines, and as many warnings and errors. A team's token gets the lines
+        about that team's jobs.
         """
         caller = caller_of(request)
         names = None if caller.all_teams else own.names(caller)

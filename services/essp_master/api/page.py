@@ -1,7 +1,7 @@
-"""Pages for people: at `/` the jobs, with curves, flow and what limits them; at `/docs` the description of the API.
+"""Pages for users: `/` shows the jobs with curves, flow and bottlenecks; `/docs` shows the description of the API.
 
-Their files hold no data, so they need no token, and they load nothing from elsewhere. The page is plain modules that
-the browser loads as they are here.
+Their files contain no data, so they need no token, and they load nothing from other servers. The page consists of plain
+JavaScript modules, which the browser loads unchanged.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _TYPES = {"index.html": "text/html", "page.css": "text/css", _ICON: "image/svg+x
     f"{name}.js": "text/javascript" for name in _MODULES
 }
 OPEN_PARTS = frozenset(f"/page/{name}" for name in _TYPES)
-"""What a browser loads that has no token yet."""
+"""Paths that a browser loads before it has a token."""
 _POLICY = "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
 def router(description: Callable[[], dict[str, Any]]) -> APIRouter:
-    """The routes of the pages. `description`: the OpenAPI document."""
+    """Return the routes for the pages. `description`: returns the OpenAPI document."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")
@@ -77,7 +77,7 @@ def _page(content: bytes, media_type: str) -> Response:
 
 
 def _described(document: dict[str, Any]) -> Iterator[str]:
-    """What the API can do, a section for each operation."""
+    """Yield the description of the API as HTML, one section per operation."""
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>API of ESSP</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<link rel="stylesheet" href="page/page.css"><link rel="icon" href="page/icon.svg" type="image/svg+xml">'

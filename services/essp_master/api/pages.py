@@ -1,4 +1,4 @@
-"""Lists in pages: a page token names the last item of a page, so items added meanwhile shift nothing."""
+"""Paging of lists. A page token names the last item of a page, so items added in the meantime shift nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ Key = tuple[str, str]
 
 
 def page(items: Sequence[ItemT], key: Callable[[ItemT], Key], size: int, token: str) -> tuple[list[ItemT], str | None]:
-    """`size` items in descending order of `key` after the one that `token` names, and the token of the next page.
-
-    Raises `ConfigError` for a token that this API did not give.
+    """Return up to `size` items in descending order of `key` after the one that `token` names, and the token of the
+    next page. Raises `ConfigError` for a token that this API did not issue.
     """
     ordered = sorted(items, key=key, reverse=True)
     if token:

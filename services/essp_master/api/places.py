@@ -1,8 +1,8 @@
-"""How many requests may be under way at once, by what they are for.
+"""Limits how many requests may be under way at once, by purpose.
 
-Event streams last as long as a job, so they have places of their own, of which one caller gets no more than half.
-Of all others, those that only read leave a share free: a job can be paused and stopped however many look at it.
-Used on the event loop alone.
+Event streams last as long as a job, so they have a separate limit, and one caller gets at most half of it. Of the other
+requests, those that only read leave a share free: a job can be paused and stopped however many callers read. Used only
+on the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 
 class Use(Enum):
-    """What a request is for."""
+    """The purpose of a request."""
 
     STREAM = auto()
     """Reads events for as long as a job runs."""
@@ -23,20 +23,20 @@ class Use(Enum):
 
 
 class Places:
-    """Counts what is under way."""
+    """Counts requests under way."""
 
     def __init__(self, places: int) -> None:
-        """`places`: of all requests together; six at least, or there would be none for some uses."""
+        """`places`: the limit for all requests together; at least six, or some uses would get none."""
         self._streams = places // 3
         self._of_caller = (self._streams + 1) // 2
         self._others = places - self._streams
         self._reads = self._others * 3 // 4
         self._taken: Counter[Use] = Counter()
         self._callers: Counter[str] = Counter()
-        """Streams by caller."""
+        """Open streams by caller."""
 
     def lack(self, use: Use, caller: str) -> str:
-        """Why there is no place for one more, in words; empty: there is one."""
+        """Return in words why one more request is not possible; empty if it is."""
         streams, reads = self._taken[Use.STREAM], self._taken[Use.READ]
         others = reads + self._taken[Use.ACT]
         if use is Use.STREAM and streams >= self._streams:
@@ -51,7 +51,7 @@ class Places:
 
     @contextmanager
     def taken(self, use: Use, caller: str) -> Iterator[None]:
-        """A request is under way."""
+        """Count a request as under way within the block."""
         self._taken[use] += 1
         self._callers[caller] += use is Use.STREAM
         try:

@@ -1,4 +1,4 @@
-"""Pools: how large they are and why, and their bounds."""
+"""Pools: their sizes, with reasons, and their bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from essp_master.pools.rules import PoolRule
 
 
 def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
-    """The routes of pools."""
+    """Return the routes for pools."""
     routes, aside = APIRouter(prefix="/v1/pools", tags=["pools"]), Aside()
 
     def keeper() -> Reconciler:
@@ -24,18 +24,18 @@ def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
     @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))
     @aside.route
     def list_pools(request: Request) -> list[PoolView]:
-        """All pools, with their classification by the autoscaler; of trainings those that are open to the token."""
+        """All pools with the autoscaler's classification; only those trainer pools that the token gives access to."""
         return [pool for pool in keeper().pools() if own.sees_pool(caller_of(request), pool.name)]
 
     @routes.get("/events", operation_id="pool_events", responses=answers_of(401, 403, 422))
     def pool_events(request: Request) -> list[PoolEvent]:
-        """Changes of pools and their reasons, newest last."""
+        """Changes of pools with their reasons, newest last."""
         return [event for event in keeper().events() if own.sees_pool(caller_of(request), event.pool)]
 
     @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 415, 422, 502, 503))
     @aside.route
     def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
-        """Keep a pool within these bounds, or at this size, also after another master has taken over."""
+        """Keep a pool within these bounds, or at this size. This survives a takeover by another master."""
         keeper().set(name, rule, caller_of(request).name)
         return rule
 
@@ -44,7 +44,7 @@ def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
     )
     @aside.route
     def reset_pool(name: str, request: Request) -> None:
-        """Forget what was set: the pool gets the bounds that it was made with."""
+        """Remove the bounds that were set; the pool gets its initial bounds again."""
         keeper().reset(name, caller_of(request).name)
 
     return routes

@@ -1,7 +1,7 @@
 """Errors of the API as RFC 9457 problem documents (`application/problem+json`).
 
-Every error answer has `type`, `title`, `status` and `detail`; `detail` says what to do. A job that is not valid has
-`errors` besides: one entry for each field, with what is wrong with it.
+Every error answer has `type`, `title`, `status` and `detail`; `detail` says what to do. For an invalid job it also has
+`errors`, with one entry for each invalid field.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class PreconditionRequired(ConfigError):
-    """A change that does not say which version it changes."""
+    """A change that does not name the version that it changes."""
 
 
 _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
@@ -60,13 +60,13 @@ _MEANINGS = {
 
 
 def answers_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The description of these error answers."""
+    """Return the OpenAPI description of these error answers."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it."""
+    """An error as defined by RFC 9457."""
 
     type: str
     title: str
@@ -74,23 +74,23 @@ class Problem(BaseModel):
     detail: str
     """What is wrong, and what to do."""
     errors: list[FieldError] = []
-    """Where single fields are wrong: which, and how."""
+    """The invalid fields, with what is wrong with each."""
     job: str = ""
-    """Where the output of another job would be removed: its name."""
+    """The name of the other job whose output would be removed, if that is the error."""
 
 
 class FieldError(BaseModel):
-    """One field of a request that is wrong."""
+    """An invalid field of a request."""
 
     field: str
     code: str
-    """What kind of problem it is, in a word: `missing`, `unknown`, `range`, ..."""
+    """The kind of problem in one word: `missing`, `unknown`, `range`, ..."""
     detail: str
-    """What is wrong with it, and what to do."""
+    """What is wrong with the field, and what to do."""
 
 
 def schemas() -> dict[str, Any]:
-    """The schemas that `answers_of` refers to."""
+    """Return the schemas that `answers_of` refers to."""
     schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     return {**schema.pop("$defs"), "Problem": schema}
 
@@ -99,20 +99,21 @@ class _ProblemResponse(JSONResponse):
     media_type = MEDIA_TYPE
 
     def render(self, content: Any) -> bytes:
-        """What a request holds may be quoted, and JSON can hold text that UTF-8 cannot: `?` stands for it."""
+        """Encode the document. It may quote the request, and JSON can contain text that UTF-8 cannot; such text becomes
+        `?`."""
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def problem(
     status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
-    """One problem document."""
+    """Return one problem document."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return _ProblemResponse(body, status, dict(headers or {}))
 
 
 def _field_errors(error: ConfigError) -> list[dict[str, str]]:
-    """Where single fields are wrong: which, and how."""
+    """Return the invalid fields with what is wrong with each."""
     return [
         {"field": each.field, "code": each.code, "detail": each.problem}
         for each in error.parts or [error]
@@ -121,7 +122,7 @@ def _field_errors(error: ConfigError) -> list[dict[str, str]]:
 
 
 def install(app: Starlette) -> None:
-    """Have every error of `app` answered as a problem."""
+    """Answer every error of `app` with a problem document."""
 
     async def on_essp_error(request: Request, error: Exception) -> JSONResponse:
         for kind, status, title in _STATUS:
@@ -147,7 +148,7 @@ def install(app: Starlette) -> None:
         status, detail = error.status_code, str(error.detail)
         if status == 404:
             detail = f"nothing lies at {request.scope['path']}; see /v1/jobs"
-        if status == 400:  # of the framework, for a body that is no JSON, or nested too deeply
+        if status == 400:  # from the framework, for a body that is not JSON or is nested too deeply
             status = 422
         return problem(status, HTTPStatus(status).phrase, detail, error.headers)
 

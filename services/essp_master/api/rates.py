@@ -1,8 +1,8 @@
-"""How often one caller may ask: so many requests a second, and some in reserve for who was quiet. Pure.
+"""Limits the requests per second of each caller, with a reserve for bursts. Pure.
 
-A caller is a token, or an address where no token is shown; so who tries tokens out is slowed down, and a script that
-has run wild does not take the master from everybody else. The counts are this process's own: a standby, which passes on
-what it is asked, counts as well, and the leader counts all.
+A caller is a token, or an address if no token is sent. So guessing tokens is slow, and a runaway script does not block
+all other callers. The counts belong to this process: a standby counts the requests that it forwards, and the leader
+counts all.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 RESERVE_S = 2.0
-"""Requests of so many seconds may come at once."""
+"""A quiet caller may send this many seconds' worth of requests at once."""
 _CALLERS = 10_000
-"""Callers that are remembered; the one that was silent longest is forgotten first, which does not affect it."""
+"""Number of callers remembered. The one silent for longest is forgotten first; its reserve is full again anyway."""
 
 
 class Rates:
-    """A bucket for each caller, out of which each request takes one. Not thread-safe: the API is one thread."""
+    """A token bucket for each caller. Not thread-safe: the API runs in one thread."""
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`per_s`: requests a second; 0: as many as come."""
+        """`per_s`: requests per second; 0 for no limit."""
         self._per_s = per_s
         self._most = max(1.0, per_s * RESERVE_S)
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Caller -> requests left at a moment."""
+        """Caller -> requests left, and the time of that count."""
 
     def wait_s(self, caller: str) -> float:
-        """How long this caller has to wait before it may ask; 0: it may now, and has."""
+        """Return how long this caller must wait before it may ask; 0 if it may ask now, which takes one request from
+        its bucket."""
         if not self._per_s:
             return 0.0
         now_s = self._clock()

@@ -1,8 +1,8 @@
-"""Registered extractors and trainers over REST: rows with an ETag, changed with If-Match.
+"""Registered extractors and trainers over REST: rows with an ETag, changed under If-Match.
 
-PUT with `If-None-Match: *`    register what is not there yet
-PUT with `If-Match: "7"`       change what one has seen as version "7"; 412 when it has changed since
-DELETE with `If-Match: "7"`    likewise
+PUT with `If-None-Match: *`    register a new row
+PUT with `If-Match: "7"`       change version "7"; 412 if the row has changed since
+DELETE with `If-Match: "7"`    remove version "7"; 412 likewise
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RowT = TypeVar("RowT", ExtractorRow, TrainerRow)
 
 
 def router(tables: Registrations | None) -> APIRouter:
-    """The routes of both tables."""
+    """Return the routes of both tables."""
     routes, aside = APIRouter(prefix="/v1", tags=["registrations"]), Aside()
 
     def known() -> Registrations:
@@ -41,7 +41,7 @@ def router(tables: Registrations | None) -> APIRouter:
     @routes.get("/registrations/changes", operation_id="list_changes", responses=answers_of(401, 403, 422, 503))
     @aside.route
     def list_changes() -> list[Change]:
-        """Who registered what, and when; oldest first."""
+        """Changes of registrations, with author and time; oldest first."""
         return known().changes()
 
     return routes
@@ -84,7 +84,7 @@ def _add_table(
             raise PreconditionRequired("send If-Match with the ETag you saw", code="missing")
         known().delete(kind, name, caller_of(request).name, if_match)
 
-    put_row.__annotations__["row"] = model  # where FastAPI looks for the type of the body
+    put_row.__annotations__["row"] = model  # FastAPI reads the type of the body from here
     _describe(routes, kind, model, [aside.route(call) for call in (list_rows, get_row, put_row, delete_row)])
 
 
@@ -94,7 +94,7 @@ def _describe(
     model: type[ExtractorRow] | type[TrainerRow],
     calls: Sequence[Callable[..., object]],
 ) -> None:
-    """Give the four operations of a table their places, names and answers."""
+    """Register the four operations of a table with their paths, names and answers."""
     list_rows, get_row, put_row, delete_row = calls
     single, here, reading = kind.removesuffix("s"), f"/{kind}/{{name}}", (401, 403, 422, 503)
     changing = (*reading, 412, 413, 415, 428)

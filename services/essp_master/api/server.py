@@ -1,4 +1,4 @@
-"""The API as a service: uvicorn in whatever thread runs it, without signal handlers of its own."""
+"""The API as a service: uvicorn in the calling thread, without signal handlers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from essp_master.config import MasterSettings
 log = logging.getLogger(__name__)
 
 _GRACE_S = 3
-"""After a drain: how long answers under way, such as event streams, may take."""
+"""How long answers under way, such as event streams, may take after a drain."""
 
 
 class ApiServer:
@@ -24,9 +24,9 @@ class ApiServer:
     name = "api"
 
     def __init__(self, app: ASGIApp, host: str, port: int, settings: MasterSettings) -> None:
-        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken.
+        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` if the port is taken.
 
-        `settings`: how many connections there may be, and how slow.
+        `settings`: bounds the number of connections and how slow they may be.
         """
         connections = Connections(settings.api_connections, settings.api_patience_s)
         try:
@@ -61,5 +61,5 @@ class ApiServer:
             self._socket.close()
 
     def drain(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._server.should_exit = True

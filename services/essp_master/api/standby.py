@@ -1,8 +1,8 @@
-"""A master that does not lead passes requests on to the leader.
+"""A master that does not lead forwards requests to the leader.
 
-So it does not matter which of several masters a request reaches. While no master leads, the answer is 503 with
-`Retry-After`. Every answer names the leader in `Essp-Leader`. A leader may take its time, but once another master leads
-nobody waits for it any more: the node that it ran on may be gone, and then nothing ends the connection.
+So a request may reach any of several masters. While no master leads, the answer is 503 with `Retry-After`. Every answer
+names the leader in `Essp-Leader`. A leader may take its time, but once another master leads, the standby stops waiting
+for the old one: its node may be gone, and then nothing ends the connection.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LEADER = "Essp-Leader"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OWN = frozenset({"host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade"})
 _CHECKED = frozenset({"origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user"})
-"""The door of this master has looked at them. The leader would compare them with its own address."""
+"""The guard of this master has checked these headers. The leader would compare them with its own address."""
 _CONNECT_S = 5.0
 _LOOK_S = 1.0
-"""How often it is looked whether the one who was asked still leads."""
+"""Interval at which the standby checks whether the master it asked still leads."""
 
 T = TypeVar("T")
 
 
 class Front:
-    """An app that can be replaced while it is being served: a standby becomes the leader."""
+    """An app that can be replaced while it is being served, when a standby becomes the leader."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -46,8 +46,8 @@ class Front:
 
 
 def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
-    """The app of a standby. `leader`: URL of the leader; empty: there is none."""
-    # No connection outlives its answer, so there is none to close when this app is replaced.
+    """Return the app of a standby. `leader`: returns the leader's URL, or "" if there is no leader."""
+    # No connection outlives its answer, so none needs to be closed when this app is replaced.
     limits = httpx.Limits(max_keepalive_connections=0)
     client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_S), limits=limits)
 
@@ -55,7 +55,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         url = leader()
         if not url or url == own_url:
             return problem(503, "No leader", "no master leads at the moment; try again", {"Retry-After": "2"})
-        # As they came: a path that is put together of headers could be another one than the guard has seen.
+        # Forwarded unchanged: a path rebuilt from headers could differ from the one that the guard has checked.
         dropped = _OWN | _CHECKED
         headers = [
             (name, value) for name, value in request.headers.raw if name.decode("latin-1").lower() not in dropped
@@ -88,7 +88,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         return PlainTextResponse(f"standby of {url or 'no leader'}\n", 200 if url else 503)
 
     async def metrics(request: Request) -> Response:
-        # Its own: those of the leader are read from the leader.
+        # Its own metrics; the leader's are read from the leader.
         return Response(exposition(JobCollector(lambda: (), leads=False)), media_type=CONTENT_TYPE_LATEST)
 
     own = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
@@ -98,7 +98,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
 
 
 async def _unless(lost: Callable[[], bool], wanted: Coroutine[Any, Any, T]) -> T:
-    """What is wanted of a leader. Raises `httpx.ReadError` if another master leads before it comes."""
+    """Return the result of `wanted`. Raises `httpx.ReadError` if another master takes the lead first."""
     task = asyncio.ensure_future(wanted)
     try:
         while not task.done():
@@ -112,7 +112,7 @@ async def _unless(lost: Callable[[], bool], wanted: Coroutine[Any, Any, T]) -> T
 
 
 async def _raw(answer: httpx.Response, lost: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The body as it arrives, an event stream too."""
+    """Yield the body as it arrives, also for an event stream."""
     parts = answer.aiter_raw()
 
     async def following() -> bytes | None:

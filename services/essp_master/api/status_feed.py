@@ -1,7 +1,7 @@
-"""The status of each job that is watched, made once a second however many watch it.
+"""The status of each watched job, computed once a second however many clients watch it.
 
-The status of a job with thousands of epochs is megabytes of JSON. Each event stream sends it about once a second, so
-it is made and written as an event once, and all streams of the job send the same bytes. Used on the event loop alone.
+The status of a job with thousands of epochs is megabytes of JSON. Each event stream sends it about once a second, so it
+is computed and encoded once, and all streams of the job send the same bytes. Used only on the event loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STATUS_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A job as those who watch it see it now."""
+    """The current state of a job for its event streams."""
 
     status: bytes
-    """The event `status`."""
+    """The encoded event `status`."""
     ended: bool
     last_event: int
     events: EventLog
@@ -38,18 +38,19 @@ class StatusFeed:
         self._master = master
         self._clock = clock
         self._made: dict[str, tuple[float, asyncio.Task[Watched]]] = {}
-        """By job: when it was begun."""
+        """By job: when the task was started, and the task."""
 
     async def of(self, job: str) -> Watched:
-        """A job as it was at most `STATUS_S` ago. Raises `NotFound`, `Unavailable`."""
+        """Return the state of a job, at most `STATUS_S` old. Raises `NotFound`, `Unavailable`."""
         now_s = self._clock()
         for name, (begun_s, task) in list(self._made.items()):
             if task.done() and now_s - begun_s >= STATUS_S:
                 del self._made[name]
         if job not in self._made:
-            # In a thread, as it waits for the master: the event loop also answers the probes of all.
+            # In a thread, since it waits for the master: the event loop also answers all probes.
             self._made[job] = now_s, asyncio.ensure_future(run_in_threadpool(self._make, job))
-        return await asyncio.shield(self._made[job][1])  # one reader that leaves takes it from no other
+        # shielded: a reader that leaves does not cancel the task for the others
+        return await asyncio.shield(self._made[job][1])
 
     def _make(self, job: str) -> Watched:
         status, events = self._master.watched(job)

@@ -1,4 +1,4 @@
-"""What an API answers before its master is there, or when it has gone: the page, and that one has to wait."""
+"""The API before its master exists, or after it is gone: it serves the page and asks callers to wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def create_waiting(settings: MasterSettings) -> Guard:
-    """An API without a master, behind the same guard as with one."""
+    """Return an API without a master, behind the same guard as the real one."""
     app = FastAPI(title="ESSP", docs_url=None, redoc_url=None)
     app.include_router(page.router(lambda: app.openapi()))
 

@@ -1,4 +1,4 @@
-"""The effects of a job: messages, and bytes that are freed. All of them go through the outbox."""
+"""The effects of a job: messages, and freed bytes. All of them go through the outbox."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class Dispatch:
         self._lock = lock
 
     def instruction(self, job: Job, instruction: Instruction) -> None:
-        """Publish a work unit or a skipped clip, or free the bytes of a clip."""
-        if isinstance(instruction, IssueUnits):  # most are
+        """Publish work units or a skipped clip, or free the bytes of a clip."""
+        if isinstance(instruction, IssueUnits):  # by far the most frequent instruction
             self._outbox.add(self._units(job, instruction), job.name)
             return
         self.carry_out(job, self.prepared(job, instruction) or [])
 
     def prepared(self, job: Job, instruction: Instruction) -> list[Effect] | None:
-        """What `instruction` will do; None for an instruction about the job itself. Raises what is wrong with it."""
+        """Return the effects of `instruction`; None for an instruction about the job itself. Raises an error if the
+        instruction is invalid."""
         match instruction:
             case IssueUnits():
                 return [self._units(job, instruction)]
@@ -55,16 +56,16 @@ class Dispatch:
         return None
 
     def carry_out(self, job: Job, effects: Iterable[Effect]) -> None:
-        """Have these effects of a job carried out."""
+        """Queue these effects of a job."""
         for effect in effects:
             self._outbox.add(effect, job.name)
 
     def command(self, job: Job, command: Control.Command) -> None:
-        """Tell all workers what to do about a job."""
+        """Publish a command about a job to all workers."""
         self._publish(job, topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
 
     def mark(self, job: Job) -> None:
-        """Publish a mark behind all messages about a job so far."""
+        """Publish a marker message behind all messages about a job so far."""
         self._publish(job, topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
 
     def purge(self, job: str) -> None:
@@ -72,7 +73,7 @@ class Dispatch:
         self._outbox.add(partial(self._cache.purge, job_prefix(job)), job)
 
     def sweep(self, job: Job) -> None:
-        """Free what workers stored for a job that had ended: they learn of its end a moment later."""
+        """Free what workers stored for a job after it had ended: they learn of its end a moment later."""
         job.leftovers = False
         self._outbox.add(partial(self._sweep, job), job.name)
 

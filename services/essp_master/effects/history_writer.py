@@ -1,14 +1,14 @@
-"""Writes the history of the master's jobs in the background, and marks messages as done once it is durable.
+"""Writes the histories of the master's jobs in the background, and marks messages as done once they are durable there.
 
-One batch at a time: a segment of each job with something new to record. Until a batch is written its messages of
-`essp.progress` are not done. So if the master dies, the bus delivers them again to its successor, which continues where
-the newest segment says.
+It writes one batch at a time: a segment of each job that has something new to record. Until a batch is written, its
+messages from `essp.progress` are not done. So if the master dies, the bus delivers them again to its successor, which
+continues where the newest segment ends.
 
-A store that does not answer is tried again without limit. The master continues meanwhile, until it holds so many
-messages that it reads no more (back-pressure). If another master has appended to a job's history, or if the history
-cannot be written at all, the writer gives the job back with the reason: it is no longer this master's. A master that
-has lost a job to another one leaves, and marks no more messages as done, whichever job they are about. If it stays
-after all, since the job had ended, they are done with the next batch.
+If a store does not answer, the write is retried without limit. The master continues meanwhile, until it holds so many
+messages that it stops reading (back-pressure). If another master has appended to a job's history, or if the history
+cannot be written at all, the writer gives the job back with the reason: this master no longer owns it. A master that
+has lost a job to another one leaves, and marks no more messages as done, not even for other jobs. If it stays after
+all, because the job had ended, they are done with the next batch.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from essp_master.status.status_view import status_of
 log = logging.getLogger(__name__)
 
 _CHAPTER = 128
-"""Segments that are joined at once."""
+"""Number of segments after which segments are joined."""
 _LONG_S = 30.0
-"""After so long without a write the writer checks the fences first: this process may have slept."""
+"""After this long without a write, the writer checks the fences first: this process may have been suspended."""
 _LONGEST_WAIT_S = 10.0
 _LAST_WRITE_S = 10.0
 """How long a master that leaves waits for its histories to be written."""
 _UNFINISHED = 50
-"""At most `poll_records` times this many messages wait for the histories to be written; then no more are read."""
+"""If more than this many times `poll_records` messages wait for the histories to be written, reading stops."""
 _SHARE = 0.02
-"""Most of the master's time that may go into making segments."""
+"""Largest share of the master's time for building segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A segment, and where it goes."""
+    """A segment and its destination."""
 
     job: str
     history: History
     segment: HistorySegment
     order: Sequence[tuple[Purpose, int]]
-    """Of the job's phases."""
+    """The order of the job's phases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A job that is no longer this master's."""
+    """A job that this master no longer owns."""
 
     job: str
     error: EsspError
     part: str
-    """What its history lacks, in words."""
+    """What is missing from its history, in words."""
 
 
 class HistoryWriter:
-    """Writes batches, each in a thread of its own. Its owner guards `handled`, `lost`, `write` and `holds_all_of`."""
+    """Writes batches, each in its own thread. Its owner guards `handled`, `lost`, `write` and `holds_all_of`."""
 
     def __init__(
         self, subscription: Subscription, settings: MasterSettings, worker: str, clock: Callable[[], float]
     ) -> None:
-        """`subscription`: whose records are done when the histories hold them."""
+        """`subscription`: its records are done once the histories contain them."""
         self._subscription = subscription
         self._settings = settings
         self._worker = worker
@@ -86,12 +86,12 @@ class HistoryWriter:
         self._closing = threading.Event()
         self._written_s: dict[str, float] = {}
         self._pages: Sequence[Page] = ()
-        """The batch that is being written, or was the last."""
+        """The batch that is being written, or was written last."""
         self._lost: deque[Lost] = deque()
         self._handled: list[Record] = []
-        """Messages that are accounted for, and not yet in the histories."""
+        """Messages that are accounted for but not yet in the histories."""
         self._left_over: Sequence[Record] = ()
-        """Those of a batch in which a page was another master's."""
+        """Messages of a batch with a page of a job that another master owns."""
         self._holding = False
 
     @property
@@ -100,25 +100,25 @@ class HistoryWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def handled(self, records: Sequence[Record]) -> None:
-        """These were accounted for."""
+        """Note that these messages have been accounted for."""
         self._handled += records
 
     def hold_back(self) -> None:
-        """Read no more while too much waits for the histories to be written."""
+        """Stop reading while too many messages wait for the histories to be written."""
         too_many = len(self._handled) > _UNFINISHED * self._settings.poll_records
         if too_many != self._holding:
             self._holding = too_many
             (self._subscription.pause if too_many else self._subscription.resume)()
 
     def lost(self) -> Sequence[Lost]:
-        """The jobs that are no longer this master's. Each is given once."""
+        """Return the jobs that this master no longer owns. Each is returned once."""
         lost = []
         while self._lost:
             lost.append(self._lost.popleft())
         return lost
 
     def holds_all_of(self, job: Job) -> bool:
-        """Whether all that was noted of a job is written, or never will be, and `lost` has said so."""
+        """Whether everything recorded for a job has been written, or never will be and `lost` has reported that."""
         if self.writing and any(page.history is job.run.history for page in self._pages):
             return False
         if any(lost.job == job.name for lost in list(self._lost)):
@@ -126,22 +126,24 @@ class HistoryWriter:
         return not (job.recorder.pending and job.run_state.writes_history)
 
     def forget(self, job: str) -> None:
-        """Nothing more is written of a job."""
+        """Forget a job: nothing more will be written for it."""
         self._written_s.pop(job, None)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the batch under way, for so long at most."""
+        """Wait for the current batch, for at most this long."""
         if (thread := self._thread) is not None:
             thread.join(timeout_s)
 
     def write(self, jobs: Iterable[Job], now: bool = False) -> None:
-        """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
-        if self.writing or self._lost:  # which may mean that this master has to leave
+        """Write what was recorded for these jobs, if a write is due (or `now`). This makes everything durable that they
+        had done by now."""
+        # a lost job may mean that this master has to leave, so its owner must see it first
+        if self.writing or self._lost:
             return
         jobs = list(jobs)
         self._handled[:0], self._left_over = self._left_over, ()
         if any(job.run_state is RunState.FENCED for job in jobs):
-            self._handled.clear()  # the other master accounts for these messages, which no history of this one holds
+            self._handled.clear()  # the other master accounts for these messages; no history of this one contains them
         noted = [job for job in jobs if job.recorder.pending and job.run_state.writes_history]
         due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:
@@ -159,7 +161,7 @@ class HistoryWriter:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the batch under way, for a while; then it is given up."""
+        """Wait for the current batch, up to a limit; then abandon it."""
         if self._thread is not None:
             self._thread.join(_LAST_WRITE_S)
             if self._thread.is_alive():
@@ -167,7 +169,7 @@ class HistoryWriter:
                 self._thread.join()
 
     def _page(self, job: Job) -> Page | None:
-        """The next segment of a job; None if it has none to give, and then it is this job alone that is lost."""
+        """Return the next segment of a job. None if it cannot be built; then only this job is lost."""
         last = job.recorder.last
         try:
             return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
@@ -197,7 +199,7 @@ class HistoryWriter:
             except EsspError as error:
                 fenced |= isinstance(error, Fenced)
                 self._lost.append(self._lacking(page, error))
-            except Exception as error:  # of this job alone; were it raised, no message would ever be done again
+            except Exception as error:  # affects only this job; if it were raised, no message would ever be done again
                 log.exception("job %s: its history cannot be written", page.job, extra={"job_id": page.job})
                 self._lost.append(self._lacking(page, _unexpected(error)))
         if fenced:
@@ -211,7 +213,7 @@ class HistoryWriter:
                 self._join(page)
 
     def _append(self, page: Page) -> bool:
-        """Append durably; False when the master leaves before that worked."""
+        """Append durably. Returns False if the master leaves before that succeeded."""
         outage = Outage(f"history of job {page.job}", self._closing.wait, _LONGEST_WAIT_S)
         while True:
             with outage:
@@ -235,11 +237,11 @@ class HistoryWriter:
     def _join(self, page: Page) -> None:
         try:
             page.history.join(page.segment.last, _CHAPTER // 2)
-        except EsspError as error:  # more objects than need be; the next time it is tried again
+        except EsspError as error:  # costs only additional objects; the next join tries again
             about = {"job_id": page.job}
             log.warning("job %s: segments of its history could not be joined: %s", page.job, error, extra=about)
 
 
 def _unexpected(error: Exception) -> PermanentError:
-    """What nobody expected, as an error of ours."""
+    """Wrap an unexpected exception in an error of ESSP."""
     return PermanentError(f"{type(error).__name__}: {error}")

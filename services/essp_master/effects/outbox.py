@@ -1,10 +1,11 @@
 """What the master has decided and not yet carried out. Nothing is lost while a server does not answer.
 
-Effects are added under the master's lock and carried out, in order, outside of it. If one fails, all since the last
-flush are carried out again at the next `send`; each is harmless twice.
+Effects are added under the master's lock and carried out, in order, outside of it. If one fails, all effects since the
+last flush are carried out again at the next `send`; each is idempotent.
 
-An effect that will fail each time (a message that is too large) is given up, so that those behind it are carried out.
-`refused` names the job whose effect it was. An error that nobody expected counts as such when it has come three times.
+An effect that would fail every time (such as a message that is too large) is given up, so that the effects behind it
+are carried out. `refused` names the job that it belonged to. An unexpected exception counts as permanent after three
+times in a row.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Effect = Callable[[], object]
 
 
 class Outbox:
-    """Effects in order. `add` is called under the owner's lock; `send` by any thread."""
+    """Ordered effects. `add` is called under the owner's lock, `send` by any thread."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -36,24 +37,24 @@ class Outbox:
         self._sending = threading.Lock()
         self._refused: list[tuple[str, PermanentError]] = []
         self._unexpected = 0
-        """How often in a row an error came that nobody expected."""
+        """How often in a row an unexpected exception was raised."""
 
     def add(self, effect: Effect, job: str = "") -> None:
-        """Have this carried out, for this job."""
+        """Queue an effect for this job."""
         self._effects.append((job, effect))
 
     @property
     def empty(self) -> bool:
-        """All that was added is carried out."""
+        """Whether all queued effects have been carried out."""
         return not self._effects
 
     def refused(self) -> list[tuple[str, PermanentError]]:
-        """The jobs of effects that were given up, and why. Each is given once."""
+        """Return the jobs whose effects were given up, with the errors. Each is returned once."""
         refused, self._refused = self._refused, []
         return refused
 
     def send(self) -> None:
-        """Carry out what was added, durably. Raises `TransientError` when a server does not answer."""
+        """Carry out the queued effects, durably. Raises `TransientError` if a server does not answer."""
         with self._sending:
             count = len(self._effects)
             if not count:
@@ -77,7 +78,7 @@ class Outbox:
             self._unexpected = 0
 
     def _send_singly(self, count: int) -> None:
-        """Find out which effect it is that fails each time."""
+        """Carry out effects one at a time, to find the one that fails every time."""
         self._hear_of_losses()
         for _ in range(count):
             job, effect = self._effects[0]
@@ -93,7 +94,8 @@ class Outbox:
             del self._effects[0]
 
     def _hear_of_losses(self) -> None:
-        """A message that the broker refuses takes others with it. They are of effects that are carried out again now,
-        or of the one that is given up: no reason to begin anew with all, of which one would be refused again."""
+        """Drain pending delivery errors. When the broker refuses a message, others fail with it. Those messages belong
+        to effects that are about to be carried out again, or to the effect that is given up. So their errors must not
+        restart the whole batch, in which the same message would be refused again."""
         with suppress(TransientError):
             self._bus.flush()

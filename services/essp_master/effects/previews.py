@@ -1,11 +1,11 @@
-"""Pictures of what a stream carries now: read from the frame cache beside its consumers, and drawn.
+"""Pictures of a stream's current clips, read from the frame cache without affecting its consumers.
 
-It is a look and nothing else: it acks nothing, so no clip is freed by it, kept by it, or made again for it. It costs
-the cache little: one value at a time, of at most `MOST_BYTES`, and one picture of a stream a second, however many
-people watch. Nothing of the master waits for it, and what it finds gone is no error of the job.
+A preview only reads: it acks nothing, so it never frees, keeps or rebuilds a clip. It costs the cache little: one value
+at a time, of at most `MOST_BYTES`, and one picture per stream and second, however many users watch. The master never
+waits for a preview, and a missing value is not an error of the job.
 
-Frames are those that the stream's consumers look at, before a trainer crops and flips them; features are drawn as what
-they are (`essp_engine/features/drawing.py`).
+The frames are those that the stream's consumers read, before a trainer crops and flips them. Features are drawn
+according to their kind (`essp_engine/features/drawing.py`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from essp_engine.preflight.stored_clips import StoredClip
 from essp_engine.video import codec, colour
 
 MOST_BYTES = 16 * 2**20
-"""Of what is read, and of what it becomes when it is decoded."""
+"""Limit for the value that is read, and for its decoded form."""
 MOST_PICTURES = 6
 _LONGEST_SIDE = 256
-"""Pixels of a picture; larger ones are made smaller."""
+"""In pixels; larger pictures are scaled down."""
 _QUALITY = 85
 _FRESH_S = 1.0
 _PATIENCE_S = 2.0
-"""How long one waits for another one's picture."""
+"""How long a request waits for the drawing of another one."""
 
 
 class Previews:
-    """Draws what is in a cache. Thread-safe."""
+    """Draws values from a cache. Thread-safe."""
 
     def __init__(self, cache: FrameCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -54,10 +54,10 @@ class Previews:
         """By job and stream: the last picture, and when it was drawn."""
 
     def of(self, spec: JobSpec, stream: str, layout: FeatureLayout, clips: Sequence[StoredClip]) -> StreamPreview:
-        """A picture of the first of these clips that is still there. `layout`: how to read the stream.
+        """Return pictures of the first of these clips that is still in the cache. `layout`: how to read the stream.
 
-        Raises `NotFound` if none is, or if it cannot be drawn; `Unavailable` while the cache does not answer, or while
-        others ask for pictures.
+        Raises `NotFound` if no clip is left or it cannot be drawn, and `Unavailable` while the cache does not answer or
+        is busy with other previews.
         """
         if not self._busy.acquire(timeout=_PATIENCE_S):
             raise Unavailable("pictures for others are being drawn, or the frame cache does not answer; ask again")
@@ -77,7 +77,7 @@ class Previews:
                 made, count = self._pictures(spec, spec.streams[stream], layout, clip)
             except (CacheMiss, BadFrames):
                 continue
-            except (ConfigError, ValueError, IndexError) as error:  # a feature of somebody else's may be anything
+            except (ConfigError, ValueError, IndexError) as error:  # a third-party feature may have any content
                 raise NotFound(f"stream {stream} has no picture: {error}") from error
             return _preview(spec, stream, clip, made, count)
         if not clips:
@@ -87,12 +87,12 @@ class Previews:
     def _pictures(
         self, spec: JobSpec, stream: StreamSpec, layout: FeatureLayout, clip: StoredClip
     ) -> tuple[Drawing, int]:
-        """Some of a clip's pictures, in order, and how many it has."""
+        """Return an evenly spaced selection of a clip's pictures, in order, and their total number."""
         wanted = wanted_frames(spec.clip, stream)
         value = self._read(spec, clip, wanted)
         found = codec.described(value)
         frames, looked_at = _chosen(found.shape[0], wanted)
-        if layout.values == "descriptor":  # all of them are one picture
+        if layout.values == "descriptor":  # all descriptors together are one picture
             frames, looked_at = list(range(found.shape[0])), found.shape[0]
         _refuse_more(found.nbytes // found.shape[0] * len(frames))
         array: NDArray[Any] = codec.decode(value, frames, found, checked=True)
@@ -101,7 +101,7 @@ class Previews:
         return drawn._replace(pictures=[drawn.pictures[k] for k in _chosen(len(drawn.pictures), None)[0]]), count
 
     def _read(self, spec: JobSpec, clip: StoredClip, wanted: int | None) -> Buffer:
-        """The value, or of uncompressed frames those that are shown."""
+        """Read the value, or, if its frames are uncompressed, only the frames to show."""
         available = spec.clip.frames
         if wanted is None or spec.clip.codec.name != "raw" or wanted >= available:
             _refuse_more(clip.size_bytes)
@@ -112,7 +112,7 @@ class Previews:
 
 
 def _chosen(available: int, wanted: int | None) -> tuple[list[int], int]:
-    """Which of so many frames are shown, and how many are looked at: `wanted` evenly spaced ones, or all."""
+    """Return which of `available` frames to show, and how many are considered: `wanted` evenly spaced ones, or all."""
     looked_at = evenly_spaced(available, wanted or max(1, available))
     return [looked_at[k] for k in evenly_spaced(len(looked_at), min(MOST_PICTURES, len(looked_at)))], len(looked_at)
 
@@ -147,7 +147,7 @@ def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count
 
 
 def _smaller(picture: Picture) -> Picture:
-    """The picture with at most `_LONGEST_SIDE` pixels a side: means of squares."""
+    """Scale a picture down to at most `_LONGEST_SIDE` pixels a side, by block means."""
     step = -(-max(picture.shape[:2]) // _LONGEST_SIDE)
     height, width = (side // step or 1 for side in picture.shape[:2])
     if step == 1:

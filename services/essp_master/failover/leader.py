@@ -1,11 +1,11 @@
-"""Which of several masters leads, by a Lease of Kubernetes.
+"""Elects the leader among several masters with a Kubernetes Lease.
 
-Only the leader runs jobs. It renews its lease every few seconds. When it cannot, its process ends, since another master
-will take over, and a half-alive process is worse than one that is started again. The lease alone could give two leaders
-for a moment (clocks, paused processes). So every write carries the fence of the job's run as well, and writes with the
-lower fence are ignored.
+Only the leader runs jobs. It renews its lease every few seconds. If it cannot, its process ends: another master will
+take over, and a half-alive process is worse than a restarted one. The lease alone could briefly allow two leaders
+(because of clocks or paused processes). So every write also carries the fence of the job's run, and writes with a lower
+fence are ignored.
 
-A standby passes requests on to the leader (`api/standby.py`).
+A standby forwards requests to the leader (`api/standby.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RENEW_S = 10
 RETRY_S = 2
 EXIT_LOST = 1
 _SEPARATOR = "#"
-"""In the identity of a holder, after its URL."""
+"""Follows the URL in the identity of a lease holder."""
 
 
 class _Lock(LeaseLock):
-    """A LeaseLock that never waits so long for an answer that the lease runs out meanwhile."""
+    """A LeaseLock whose requests time out before the lease expires."""
 
     def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)
@@ -48,10 +48,10 @@ class _Lock(LeaseLock):
             limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s, **writes)
             setattr(self.api_instance, method, limited)
         self.held_by = ""
-        """Who led when last looked."""
+        """The leader at the last read."""
 
     def give_up(self) -> None:
-        """Free the lease at once; nothing renews it any more. Raises what the client raises."""
+        """Free the lease at once; nothing renews it any more. Raises the client's exceptions."""
         lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
         if lease.spec.holder_identity == self.identity:
             lease.spec.holder_identity = None
@@ -65,12 +65,15 @@ class _Lock(LeaseLock):
 
 
 class Candidacy(LeaderElection):
-    """The library's election with loops that can be left. The library's own loops sleep between two tries and never
-    end while no master leads, and it counts by the wall clock throughout: set forward, that takes the
-    lease of a leader that lives, and set back, it leaves everybody without one. A steady clock decides here.
+    """The library's election, with loops that can be ended and a monotonic clock.
 
-    An API that does not answer, or whose answer is not understood, is a failed try. It must not end the thread of the
-    election: a leader would go on without a lease, and a standby never lead."""
+    The library's own loops sleep between tries and never end while no master leads. It also measures time by the wall
+    clock: a clock set forward would take the lease from a living leader, and one set back would leave all masters
+    without a leader.
+
+    An API that does not answer, or whose answer cannot be understood, is a failed try. It must not end the election
+    thread: a leader would continue without a lease, and a standby would never lead.
+    """
 
     def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
         super().__init__(config)
@@ -80,13 +83,13 @@ class Candidacy(LeaderElection):
 
     def try_acquire_or_renew(self) -> bool:
         seen = self.observed_record
-        # For the library: how long ago that was, by the wall clock as it is now.
+        # The library expects that moment on the wall clock: convert its age with the current wall-clock time.
         self.observed_time_milliseconds = int(1000 * (time.time() - (time.monotonic() - self._changed_s)))
         try:
             return bool(super().try_acquire_or_renew())
         except HTTPError as error:
             log.info("the lease cannot be looked at: %s", error)
-        except Exception:  # as of a proxy that answers in place of the API
+        except Exception:  # such as from a proxy that answers instead of the API
             log.exception("the answer of the Kubernetes API about the lease is not understood")
         finally:
             if self.observed_record is not seen:
@@ -109,7 +112,7 @@ class Candidacy(LeaderElection):
 
 
 class Election:
-    """Takes part in the election from `run` on; `lead` is called once, in the thread that runs it, when it is won."""
+    """Takes part in the election after `start`; `wait` and `leads` report whether this process has won it."""
 
     def __init__(
         self,
@@ -120,11 +123,11 @@ class Election:
         lost: Callable[[], None] = lambda: os._exit(EXIT_LOST),
         times_s: tuple[int, int, int] = (LEASE_S, RENEW_S, RETRY_S),
     ) -> None:
-        """`url`: of this master's API. `lost`: called when the lease is lost; by default the process ends. `times_s`:
-        how long a lease lasts, how soon it is renewed, and the wait between tries.
+        """`url`: this master's API. `lost`: called when the lease is lost; by default the process ends. `times_s`:
+        duration of a lease, deadline for its renewal, and the wait between tries.
 
-        Masters may have been given one URL, that of a load balancer in front of them: what holds the lease is the URL
-        and what no other process has.
+        Several masters may have the same URL, if a load balancer is in front of them. So a holder is identified by the
+        URL and a random suffix that is unique to its process.
         """
         self._lock = _Lock(api, name, namespace, f"{url}{_SEPARATOR}{secrets.token_hex(4)}", times_s[1] / 2)
         self._url = url
@@ -135,7 +138,7 @@ class Election:
         self._thread = guarded("essp-election", lambda: self.candidacy().run(), self._on_lost)
 
     def start(self) -> None:
-        """Take part."""
+        """Start taking part."""
         self._thread.start()
 
     @property
@@ -145,7 +148,7 @@ class Election:
 
     @property
     def leader(self) -> str:
-        """The URL of the leader, as far as is known; empty: none."""
+        """The leader's URL, as far as it is known; empty if there is no leader."""
         return self._url if self.leads else self._lock.held_by.partition(_SEPARATOR)[0]
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -153,7 +156,7 @@ class Election:
         return self._won.wait(timeout_s)
 
     def wait_to_lead(self, draining: threading.Event, poll_s: float = 0.5) -> bool:
-        """Take part, and wait until this process leads (True) or is to leave (False)."""
+        """Take part, and wait until this process leads (returns True) or is draining (returns False)."""
         self.start()
         logged = ""
         while not draining.is_set():
@@ -165,23 +168,23 @@ class Election:
         return False
 
     def resign(self) -> None:
-        """Give up the lease, so that the next leader begins at once: for a leader that is about to end."""
+        """Give up the lease so that the next leader can start at once. For a leader that is about to end."""
         if not self.leads:
             return
         self.close()
         try:
             self._lock.give_up()
-        except Exception as error:  # noqa: BLE001  whatever it is, this process is about to end
+        except Exception as error:  # noqa: BLE001  whatever the error is, this process is about to end
             log.warning("the lease could not be given up, others wait until it runs out: %r", error)
 
     def close(self) -> None:
-        """Leave the election; the lease stays until it runs out. Idempotent."""
+        """Leave the election; the lease stays until it expires. Idempotent."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def candidacy(self) -> Candidacy:
-        """One time of taking part, from the first try to the loss of the lease."""
+        """Return one candidacy, from the first try until the lease is lost."""
         lease_s, renew_s, retry_s = self._times_s
         config = electionconfig.Config(
             self._lock,

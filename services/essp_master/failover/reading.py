@@ -1,8 +1,8 @@
-"""Reads the histories of many jobs side by side, and waits for a store that does not answer once for all of them.
+"""Reads the histories of many jobs in parallel, and waits only once for a store that does not answer.
 
-A store that is gone lets each request wait for more than a minute, and may hold the histories of thousands of jobs. So
-one history of each store is read first, and only if the store answers, the others. One that falls silent in between is
-not asked again, either, in the same reading.
+Each request to an unreachable store can block for more than a minute, and the store may hold the histories of thousands
+of jobs. So one history of each store is read first, and the others only if the store answers. A store that falls silent
+in between is not asked again in the same reading, either.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from essp_master.failover.recovery import past, under_way
 log = logging.getLogger(__name__)
 
 _TOGETHER = 16
-"""Histories."""
+"""Histories read at the same time."""
 _POLL_S = 0.2
 _SILENT_S = 5.0
-"""A store that lets one wait so long, and then fails, is not asked again. A quick failure is that of one job alone."""
+"""A store that fails after blocking for this long is not asked again. A quick failure concerns only its one job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the history of a job has told."""
+    """The result of reading a job's history."""
 
     command: Control
     """The last command of the job."""
     ended: JobStatus | None = None
-    """Its last status; None: it has not ended, or not according to its history."""
+    """The last status of the job; None if it has not ended according to its history."""
     error: Exception | None = None
     """Why the history could not be read."""
 
 
 class Histories:
-    """Reads what became of jobs."""
+    """Reads the outcome of jobs."""
 
     def __init__(self, stores: Stores, clock: Callable[[], float], leaving: threading.Event) -> None:
-        """`leaving`: nobody waits for histories any more."""
+        """`leaving`: once set, readers stop waiting for histories."""
         self._stores = stores
         self._clock = clock
         self._leaving = leaving
 
     def read(self, commands: Sequence[Control], insist: bool = False) -> Generator[Reading, None, None]:
-        """The histories of the jobs with these last commands, each as soon as it is read, the first ones first; not all
-        of them if the master leaves.
+        """Yield the reading of each job as soon as it is complete, roughly in the order of `commands`. Stops early if
+        the master leaves.
 
-        `insist`: ask for every one that was under way, though its store has not answered.
+        `insist`: read the history of every job under way, even if its store has not answered before.
         """
         by_store: dict[str, list[Control]] = defaultdict(list)
         for command in commands:
@@ -99,11 +99,11 @@ class Histories:
     def _reading(self, command: Control) -> Reading:
         try:
             return Reading(command, past(command, self._stores))
-        except Exception as error:  # noqa: BLE001  what becomes of the job, whoever reads decides
+        except Exception as error:  # noqa: BLE001  the reader decides what happens to the job
             return Reading(command, error=error)
 
     def _store_of(self, command: Control) -> str:
-        try:  # a fifth of the time that a whole specification takes, which matters for thousands
+        try:  # takes a fifth of the time of parsing the whole specification, which matters for thousands of jobs
             return self._stores.root_of(json.loads(command.snapshot.spec_json)["output"])
         except (EsspError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return ""  # reading its history says what is wrong with it
+            return ""  # reading its history will report what is wrong with it

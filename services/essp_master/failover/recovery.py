@@ -1,7 +1,7 @@
 """What the previous master left: the last command of every job in `essp.control`, and the jobs' histories.
 
-A command is published before its answer is given, and written to the history after; so where the two differ, the
-command is the newer one, and it is carried out once more.
+A command is published before its request is answered, and written to the history afterwards. So if the two differ, the
+command is newer, and it is carried out again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
 
 def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
-    """The last command of each job.
+    """Return the last command of each job.
 
-    Raises `TransientError` if the bus does not answer: a job that is not known now would be lost to this master.
+    Raises `TransientError` if the bus does not answer: a job that is missed now would be lost to this master.
     """
     found: dict[str, Control] = {}
     for record in read_all(bus, topics.CONTROL, draining.is_set, whole=True):
@@ -46,8 +46,8 @@ def under_way(command: Control) -> bool:
 
 
 def as_recorded(command: Control, stores: Stores) -> Control:
-    """A command after which another run of the job follows; or, if that is in its history, and nobody was told of it,
-    the command that tells of it."""
+    """Return the command, unless the job's next run follows it: if that run is already in the history but was never
+    announced, return the command that announces it."""
     if not ends_for_next(command):
         return command
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
@@ -62,10 +62,10 @@ def as_recorded(command: Control, stores: Stores) -> Control:
 
 
 def past(command: Control, stores: Stores) -> JobStatus | None:
-    """The last status of a job that has ended; None: its history does not hold it, or the job has not ended.
+    """Return the last status of a job that has ended; None if its history lacks it, or the job has not ended.
 
-    A later run that nobody was told of, since its master died as it started the job again, counts as none. Of a job
-    that has ended and has no history any more, since somebody removed its output, its last command tells.
+    A later run that was never announced, because its master died while it restarted the job, does not count. If a job
+    has ended and its history is gone, because its output was removed, its last command gives the status.
     """
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     history = History(stores.under(spec.output))

@@ -1,4 +1,4 @@
-"""Who works on a job and how fast, from its newest messages: for people, and for the sizes of pools."""
+"""Which workers are active on a job, and how fast, from recent messages: for users, and for pool sizing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from essp_master.job.curve import Curve
 
 WINDOW_S = 10.0
 _CLOSED_WINDOW_S = 60.0
-"""Clips that take long end in lumps: all of a batch, of the slowest consumer."""
+"""Slow clips complete in lumps: a whole batch of the slowest consumer at once."""
 _ALIVE_S = 30.0
-"""A worker that was silent for so long is not counted any more."""
+"""A worker that has been silent for this long is not counted any more."""
 
 
 class Rate:
-    """How much came in, per second, over a sliding window."""
+    """An amount per second, over a sliding window."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
@@ -29,18 +29,18 @@ class Rate:
         self._past_sum = 0.0
         self._second: int | None = None
         self._present = 0.0
-        """What came in within `_second`."""
+        """The amount within `_second`."""
         self._since = 0.0
 
     def add(self, amount: float, now_s: float) -> None:
-        """`amount` came in now."""
+        """Add an amount that arrived now."""
         second = int(now_s)
         if second != self._second:
             self._turn(second, now_s)
         self._present += amount
 
     def per_s(self, now_s: float) -> float:
-        """The present rate."""
+        """Return the current rate per second."""
         if self._second is None:
             return 0.0
         self._turn(int(now_s), now_s)
@@ -48,11 +48,11 @@ class Rate:
 
     @property
     def amount(self) -> float:
-        """What came in within the window."""
+        """The amount within the window."""
         return self._past_sum + self._present
 
     def _turn(self, second: int, now_s: float) -> None:
-        """Close the seconds before this one."""
+        """Close all earlier seconds, and drop those that have left the window."""
         if self._second is None:
             self._since = now_s
         elif second != self._second:
@@ -70,10 +70,10 @@ class _Pool:
     clips: Rate = field(default_factory=Rate)
     seconds: Rate = field(default_factory=Rate)
     seen: dict[str, float] = field(default_factory=dict)
-    """When each worker has last made something, the one that is silent longest first."""
+    """When each worker last produced something, ordered from the longest silent."""
 
     def see(self, worker: str, now_s: float) -> None:
-        """A worker has made something; those that are not counted any more are forgotten, as pods come and go."""
+        """Note that a worker has produced something, and forget the workers that are not counted any more."""
         self.seen.pop(worker, None)
         self.seen[worker] = now_s
         while (oldest := next(iter(self.seen))) != worker and now_s - self.seen[oldest] > _ALIVE_S:
@@ -82,30 +82,31 @@ class _Pool:
 
 @dataclass
 class TrainerActivity:
-    """One training, live."""
+    """The live state of one training."""
 
     stream: str
     model: str
     fitted: bool = False
-    """It learns when an epoch has ended."""
+    """Whether it learns only when an epoch has ended."""
     step: StepReport | None = None
     curve: Curve = field(default_factory=Curve)
     reports: dict[tuple[str, int], status.PhaseReport] = field(default_factory=dict)
-    """By purpose and epoch, in order: a trainer that falls back makes those after its checkpoint again, and messages
-    come again to a new master."""
+    """By purpose and epoch, in order. A trainer that falls back produces the reports after its checkpoint again, and
+    messages are delivered again to a new master."""
     checkpoint: str | None = None
     stopped: EarlyStop | None = None
     unsaved: str = ""
-    """Why its last checkpoint could not be saved; empty: it was."""
+    """Why its last checkpoint could not be saved; empty if it was saved."""
 
     def has_figures(self, step: StepReport) -> bool:
-        """A report says how well it does: not before the first clip of a phase, nor while it has learned nothing."""
+        """Whether a report's metrics are meaningful: not before the first clip of a phase, nor before anything was
+        learned."""
         learned = not self.fitted or step.purpose != TRAIN or any(purpose == "train" for purpose, _ in self.reports)
         return step.clips_done > 0 and learned
 
     @property
     def fits(self) -> bool:
-        """It learns what all clips of a phase have shown."""
+        """Whether it is fitting a model to all clips of a phase."""
         return self.step is not None and self.step.HasField("fit")
 
 
@@ -115,8 +116,8 @@ class Activity:
     def __init__(
         self, features: dict[str, str], trainers: dict[str, tuple[str, str]], fitted: Collection[str] = ()
     ) -> None:
-        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model. `fitted`: those that learn
-        when an epoch has ended; until the first one has, their figures are those of guesses."""
+        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model. `fitted`: trainers that learn
+        only when an epoch has ended; until then their metrics come from guesses."""
         self._pool_of = {"": ids.DECODER} | {
             stream: ids.extractor_pool([feature]) for stream, feature in features.items()
         }
@@ -126,23 +127,23 @@ class Activity:
         }
         self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
-        """Gets the reports of trainings, too, but none of a training that waits where it was."""
+        """Also receives the reports of trainings, unless the training has not advanced."""
 
     def goes_on(self, now_s: float) -> None:
-        """The job works from now on; what it did before a pause, or a fit, is no rate."""
+        """Restart the rate: the job works again from now, and the time before a pause or a fit must not count."""
         self._closed = Rate(_CLOSED_WINDOW_S)
         self._closed.add(0, now_s)
 
     def closed(self, clips: int, now_s: float) -> None:
-        """All consumers are done with so many more clips."""
+        """Note that all consumers are done with this many more clips."""
         self._closed.add(clips, now_s)
 
     def clips_per_s(self, now_s: float) -> float:
-        """Clips that all consumers got done with, a second, over the last minute of running."""
+        """Return the clips per second that all consumers finished over the last minute of running."""
         return self._closed.per_s(now_s)
 
     def made(self, stream: str, clips: int, seconds: float, worker: str, now_s: float) -> None:
-        """A worker has made clips, or a stream of them (empty: it has decoded them), within so many seconds."""
+        """Note that a worker has produced clips of a stream (empty: has decoded clips) in this many seconds."""
         name = self._pool_of.get(stream)
         if name is None:
             return
@@ -156,11 +157,11 @@ class Activity:
 
     @property
     def fits(self) -> bool:
-        """A trainer learns what all clips of a phase have shown, and takes none meanwhile."""
+        """Whether a trainer is fitting a model to all clips of a phase, and takes no clips meanwhile."""
         return any(training.fits for training in self.trainers.values())
 
     def note(self, progress: Progress, now_s: float) -> None:
-        """Note what a trainer says."""
+        """Note a trainer's message."""
         fits = self.fits
         self._note(progress)
         if fits and not self.fits:
@@ -196,17 +197,17 @@ class Activity:
     def recall(
         self, trainer: str, reports: list[status.PhaseReport], checkpoint: str, stopped: EarlyStop | None
     ) -> None:
-        """Restore what an earlier run of the job came to."""
+        """Restore the results of an earlier run of the job."""
         self.trainers[trainer].stopped = stopped
         self.trainers[trainer].reports = _by_phase(reports)
         self.trainers[trainer].checkpoint = checkpoint
 
     def done(self) -> dict[str, int]:
-        """Clips that each pool has finished."""
+        """Return the number of clips that each pool has finished."""
         return {name: pool.done for name, pool in self._pools.items()}
 
     def pool_statuses(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
-        """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
+        """Return the pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
         queues: Counter[str] = Counter()
         for part, count in backlog.items():
             queues[ids.DECODER if part == ids.DECODER else self._pool_of[part]] += count
@@ -215,8 +216,8 @@ class Activity:
     def trainer_statuses(
         self, finals: set[str], held_back: Mapping[str, str], waits: bool
     ) -> tuple[status.TrainerStatus, ...]:
-        """The trainers, in the order of the job. `held_back`: trainer that is too far ahead -> the slowest one.
-        `waits`: the job does, so the rates that they reported last are no longer theirs."""
+        """Return the trainers in the order of the job. `held_back`: trainer that is too far ahead -> the slowest one.
+        `waits`: the job is waiting, so the last reported rates no longer apply."""
         return tuple(
             _trainer(name, training, name in finals, held_back.get(name), waits)
             for name, training in self.trainers.items()
@@ -228,7 +229,7 @@ class Activity:
 
 
 def purpose_name(purpose: Purpose) -> status.PurposeName:
-    """`train`, `validation`, `embed`, `test` or `predict`."""
+    """Return `train`, `validation`, `embed`, `test` or `predict`."""
     return status.PURPOSES[purpose]
 
 

@@ -1,8 +1,8 @@
-"""What people have changed of a job while it ran, in order, and where each trainer trains with it.
+"""The changes that users have made to a running job, in order, and the position at which each trainer applies them.
 
-The master makes a change and tells everybody; each trainer takes it between two batches, says where, and the master
-tells everybody that, too. So a trainer which resumes from before that place takes the change there again. Pure: time is
-passed in.
+The master makes a change and announces it. Each trainer applies it between two batches and reports the position, and
+the master announces that too. So a trainer that resumes from before that position applies the change there again. Pure:
+time is passed in.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Changes:
     """The changes of one job. Not thread-safe."""
 
     def __init__(self, spec: JobSpec, made: Iterable[Change] = ()) -> None:
-        """`spec`: the job as it was started. `made`: those that are known of it."""
+        """`spec`: the job as it was started. `made`: its known changes."""
         self.made: list[Change] = list(made)
         self._spec = after_all(spec, self.made)
 
     @property
     def spec(self) -> JobSpec:
-        """The job with all changes."""
+        """The job with all changes applied."""
         return self._spec
 
     def make(self, fields: Mapping[str, Any], ended: Collection[str], fused: bool, now_ms: int) -> Change | None:
-        """Change these fields; None: they have these values already.
+        """Change these fields. Returns None if they already have these values.
 
-        `ended`: the trainers that are done. `fused`: all are, and no other comes. Raises `ConfigError` for fields or
-        values that cannot be, and `Conflict` where it is too late.
+        `ended`: the trainers that are done. `fused`: all trainers are done, and no other will follow. Raises
+        `ConfigError` for invalid fields or values, and `Conflict` if it is too late.
         """
         after = changed(self._spec, fields)
         differing = differences(self._spec, after)
@@ -52,7 +52,7 @@ class Changes:
         return change
 
     def take(self, taken: ChangeTaken) -> Change | None:
-        """A trainer has said where it takes a change; which one that is. None: nothing is new."""
+        """Record where a trainer applies a change, and return the change. None if that is not new."""
         if not 0 < taken.number <= len(self.made):
             return None
         change = self.made[taken.number - 1]
@@ -64,7 +64,7 @@ class Changes:
         return change
 
     def too_late(self, known: int) -> list[Change]:
-        """The changes of the fusion, if it was made when only so many changes were known."""
+        """Return the changes that affect the fusion, if it was made when only `known` changes existed."""
         return [change for change in self.made[known:] if STRATEGIES in change.fields]
 
     def _check(self, after: JobSpec, fields: Collection[str], ended: Collection[str], fused: bool) -> None:
@@ -80,7 +80,7 @@ class Changes:
 
 
 def newer(known: Iterable[Change], told: Iterable[Change]) -> list[Change]:
-    """Of the changes that the history knows, and those that the last command told, which is published first: those that
-    are further."""
+    """Choose between the changes in the history and those in the last command, which is published first: the longer
+    list is the newer one."""
     held, said = list(known), list(told)
     return said if len(said) >= len(held) else held

@@ -1,4 +1,4 @@
-"""The course of a training within its epochs, in bounded memory: of many reports every second, fourth, ... is kept."""
+"""The curve of a training within its epochs, in bounded memory: of many reports, every second, fourth, ... is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from essp_common.job.status import CurvePoint
 from essp_common.pb.v1.messages_pb2 import TRAIN, StepReport
 
 MOST = 512
-"""Points that are kept at most."""
+"""Largest number of points."""
 
 
 class Curve:
@@ -19,11 +19,11 @@ class Curve:
 
     @property
     def points(self) -> tuple[CurvePoint, ...]:
-        """What is kept, in order."""
+        """The points, in order."""
         return tuple(self._points)
 
     def add(self, step: StepReport) -> None:
-        """Take a report of a training pass that has begun; others have no place in the curve."""
+        """Add a report. Only reports of a training phase that has begun enter the curve."""
         if step.purpose != TRAIN or not step.clips_done:
             return
         if self._seen % self._every == 0:

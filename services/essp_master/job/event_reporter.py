@@ -1,4 +1,4 @@
-"""What people learn of a job while it runs: an event for each thing worth a line, and failures counted by kind."""
+"""What users learn about a job while it runs: an event for everything worth a line, and failures counted by kind."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class EventReporter:
         """By stage and kind."""
         self.result: status.ResultStatus | None = None
         self._loops: dict[str, Position] = {}
-        """The loops of which there is an event, and which take part."""
+        """The loops that take part and have an event that says so."""
         self._told: dict[Subject, Condition] = {}
-        """The conditions of which there is an event, and which hold."""
+        """The present conditions that have an event."""
 
     def entered(self, state: status.JobState, reason: str) -> None:
-        """The job is in another state."""
+        """The job has entered another state."""
         self.log.add("state", f"job {self._job}: {state}" + (f": {reason}" if reason else ""), {"state": state})
 
     def queued(self, place: status.QueueStatus) -> None:
@@ -61,12 +61,12 @@ class EventReporter:
         self.log.add("state", message, {"state": status.JobState.QUEUED, "position": place.position})
 
     def awaits(self, pools: Sequence[str]) -> None:
-        """The job does not begin yet, for want of workers."""
+        """The job waits for workers before it begins."""
         message = f"job {self._job}: waits for {workers_of(pools)}; it begins when each is up"
         self.log.add("state", message, {"state": status.JobState.RUNNING, "awaits": list(pools)})
 
     def begins(self, awaited: Sequence[str], lacking: Sequence[str]) -> None:
-        """The job begins after it waited for workers. `lacking`: pools that still have none."""
+        """The job begins after it waited for workers. `lacking`: pools that still have no worker."""
         if lacking:
             message = f"job {self._job}: begins without {workers_of(lacking)}: none came in time"
             self.log.add("warning", message, {"awaits": list(lacking)})
@@ -75,60 +75,60 @@ class EventReporter:
             self.log.add("state", message, {"state": status.JobState.RUNNING, "awaits": []})
 
     def prioritised(self, priority: int, before: int) -> None:
-        """People have given it another place in the order."""
+        """Someone has changed the job's priority."""
         self.log.add("state", f"job {self._job}: priority {priority} instead of {before}", {"priority": priority})
 
     def changed(self, change: Change) -> None:
-        """People have changed it."""
+        """Someone has changed the job."""
         message = f"job {self._job}: change {change.number}: {in_words(change)}"
         self.log.add("change", message, {"number": change.number, "fields": values_of(change)})
 
     def extended(self, before: JobSpec, after: JobSpec) -> None:
-        """People give it more epochs or trainers."""
+        """The job will get more epochs or trainers."""
         message = f"job {self._job}: gets {gains(before, after)} as soon as its trainers have saved"
         self.log.add("change", message, _gained(before, after))
 
     def renewed(self, before: JobSpec, after: JobSpec) -> None:
-        """It goes on with more epochs or trainers."""
+        """The job continues with more epochs or trainers."""
         self.log.add("change", f"job {self._job}: has {gains(before, after)}", _gained(before, after))
 
     def change_taken(self, change: Change, taken: ChangeTaken) -> None:
-        """A trainer has taken a change."""
+        """A trainer has applied a change."""
         place = Place.of(taken.place)
         message = f"{taken.trainer}: change {change.number} counts from {place} on: {in_words(change, taken.trainer)}"
         data = {"trainer": taken.trainer, "number": change.number, "epoch": place.epoch, "clip": place.clip}
         self.log.add("change", message, data)
 
     def too_late(self, changes: Iterable[Change]) -> None:
-        """The streams were fused before the aggregator knew of these changes."""
+        """The streams were fused before the aggregator knew these changes."""
         for change in changes:
             message = f"change {change.number} came too late: the streams were fused without {in_words(change)}"
             self.log.add("warning", message, {"number": change.number})
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """What the preflight found."""
+        """Report the warnings of the preflight."""
         for warning in warnings:
             self.log.add("warning", warning, {})
 
     def taken_over(self, segment: HistorySegment, fence: int) -> None:
-        """This master continues the run of another, whose failures count as well."""
+        """This master continues another master's run, whose failures count as well."""
         self.failures = {(tally.stage, tally.kind): tally for tally in segment.failures}
         message = f"taken over from {segment.writer}, where its segment {segment.last} says"
         self.log.add("state", message, {"segment": segment.last, "fence": fence})
 
     def stalled(self, units: int) -> None:
-        """Nothing was reported for long."""
+        """Nothing was reported for a long time."""
         self.log.add(
             "warning", f"nothing was reported for long; {counted(units, 'work unit')} issued again", {"units": units}
         )
 
     @property
     def crashing(self) -> tuple[Condition, ...]:
-        """Pools, and trainings of this job, whose workers do not stay up."""
+        """Crash conditions of pools and of this job's trainers."""
         return tuple(it for it in self._told.values() if it.kind is Kind.CRASHING)
 
     def hindered(self, present: Iterable[Condition]) -> None:
-        """What keeps ESSP from working now: an event for each that is new, and for each that is over."""
+        """Update the present conditions: add an event for each new one and for each that is over."""
         found = {(it.kind, it.subject): it for it in present if self._concerns(it)}
         for key, begun in found.items():
             if key not in self._told:
@@ -140,7 +140,8 @@ class EventReporter:
         self._told = found
 
     def _concerns(self, condition: Condition) -> bool:
-        """Not what concerns the trainings of other jobs, or what calls itself a training and is that of no job."""
+        """Whether a condition concerns this job: not if it belongs to another job's trainers, or to a trainer without a
+        job."""
         subject = condition.subject
         return not ids.is_training(subject) or subject.startswith(ids.trainer_pool(self._job, ""))
 
@@ -150,7 +151,7 @@ class EventReporter:
         self.log.add("warning", message, {"consumer": consumer})
 
     def loops(self, present: Iterable[Loop]) -> None:
-        """These loops take part now: an event for each that has come, and for each that has left."""
+        """Update the loops that take part: add an event for each that has come or left."""
         found = {loop.consumer: Position.of(loop.position) for loop in present}
         for consumer, start in found.items():
             if self._loops.get(consumer) != start:
@@ -170,7 +171,7 @@ class EventReporter:
         return f"clip {position.index} of {phase_title(purpose_name(purpose), epoch)}"
 
     def failed(self, failed: Failed) -> None:
-        """A clip could not be made. Only the first few videos of each kind get an event."""
+        """A clip could not be produced. Only the first few videos of each kind get an event."""
         tally = self.failures.setdefault(
             (failed.stage, failed.kind), FailureTally(stage=failed.stage, kind=failed.kind)
         )
@@ -184,7 +185,7 @@ class EventReporter:
         self.log.add("failure", f"{stage}: {video}: {failed.reason}", data)
 
     def progressed(self, progress: Progress) -> None:
-        """A trainer has finished a phase, saved, resumed or stopped early, or is in trouble; the rest is no event."""
+        """Add an event if a trainer has finished a phase, saved, resumed, stopped early, or reported trouble."""
         match progress.WhichOneof("event"):
             case "phase_report":
                 report = progress.phase_report
@@ -211,7 +212,7 @@ class EventReporter:
                 self.log.add("checkpoint", f"{checkpoint.trainer}: {what} {checkpoint.uri}", data)
 
     def instructed(self, out: Sequence[Instruction]) -> None:
-        """What the ledger decided, as far as people care."""
+        """Add events for those decisions of the ledger that matter to users."""
         for instruction in out:
             match instruction:
                 case FinishPhase(phase_index):
@@ -224,6 +225,6 @@ class EventReporter:
 
 
 def _gained(before: JobSpec, after: JobSpec) -> dict[str, Any]:
-    """What a job gets with its next run, for programs."""
+    """What a job gains with its next run, for programs."""
     trainers = [name for name in after.trainers if name not in before.trainers]
     return {"epochs": after.epochs, "before": before.epochs, "trainers": trainers}

@@ -1,7 +1,5 @@
-"""What happened to a job, in order: the newest few thousand events, with ids from which a reader resumes,
-also where another master has taken over.
-
-Written by the master's thread, read by any number of others.
+"""The events of a job, in order: the newest few thousand, with ids from which a reader can resume, even after another
+master has taken over. Written by the master's thread, read by any number of others.
 """
 
 from __future__ import annotations
@@ -25,20 +23,21 @@ class EventLog:
     """The events of one job. Thread-safe."""
 
     def __init__(self, kept: int = _KEPT, now: Callable[[], float] = time.time) -> None:
-        """`kept`: how many of the newest are held. `now`: seconds since 1970."""
+        """`kept`: how many of the newest events are kept. `now`: seconds since 1970."""
         self._events: deque[JobEvent] = deque(maxlen=kept)
         self._changed = threading.Condition()
-        self._last = int(now() * 1000)  # whoever has read those of an earlier master goes on with these
+        # time-based, so that a reader of an earlier master's events continues with these
+        self._last = int(now() * 1000)
         self.first = self._last + 1
-        """Id of the first event, held or not."""
+        """Id of the first event, still kept or not."""
 
     @property
     def last(self) -> int:
-        """Id of the newest event; lower than `first`: there was none."""
+        """Id of the newest event; lower than `first` if there are no events."""
         return self._last
 
     def add(self, kind: Kind, message: str, data: Mapping[str, Any]) -> None:
-        """Something happened, now."""
+        """Append an event with the current time, and wake waiting readers."""
         with self._changed:
             self._last += 1
             event = JobEvent(id=self._last, time=datetime.now(UTC), kind=kind, message=message, data=dict(data))
@@ -46,9 +45,9 @@ class EventLog:
             self._changed.notify_all()
 
     def after(self, last: int, timeout_s: float = 0.0) -> Sequence[JobEvent]:
-        """The events after id `last`, oldest first; waits for one if there is none.
+        """Return the events after id `last`, oldest first; wait up to `timeout_s` for the first one.
 
-        Ids that are no longer held are left out: the reader sees the gap by the ids.
+        Events that are no longer kept are missing: the reader sees the gap in the ids.
         """
         with self._changed:
             if timeout_s > 0:

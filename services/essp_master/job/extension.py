@@ -1,11 +1,11 @@
-"""More epochs or trainers for a job that is under way: its run ends, and another one follows that has them.
+"""More epochs or trainers for a job that is under way: its run ends, and another one follows with them.
 
     asked for ──▶ trainers save, say that they have left ──▶ closed ──▶ its history is written ──▶ the next run
                                                                  a stop, a failure: no next run ◀──┘
 
-The plan of a run is made when it begins (docs/decisions/0066). Nothing is issued from the moment of the request on. A
-trainer that is up is waited for as long as it takes to save; one that is not, only so long that it would have given a
-sign of life. Pure: time is passed in.
+The plan of a run is fixed when it begins (docs/decisions/0066). From the moment of the request, nothing is issued. A
+running trainer gets the time that it needs to save; one that is not up gets only the time that a sign of life would
+take. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from essp_common.runtime import ids
 from essp_engine.preflight.preflight import Preflight
 
 _SIGN_OF_LIFE_S = 10.0
-"""After so long it is known which trainers are up."""
+"""After this long, it is known which trainers are up."""
 _PATIENCE_S = 600.0
-"""How long a trainer may take to save: twice what it takes to give up (`final_save_timeout_s`)."""
+"""How long a trainer may take to save: twice the time after which it gives up (`final_save_timeout_s`)."""
 
 
 class Extension:
-    """Of one job."""
+    """The extension of one job."""
 
     def __init__(self, trainers: Collection[str], goal: Preflight, now_s: float) -> None:
-        """`trainers`: of the run that ends."""
+        """`trainers`: the trainers of the run that ends."""
         self.goal = goal
-        """The job as the next run has it."""
+        """The job as its next run has it."""
         self._trainers = tuple(trainers)
         self._began_s = now_s
         self._left: set[str] = set()
@@ -37,11 +37,11 @@ class Extension:
         self._left.add(trainer)
 
     def lacking(self, finals: Collection[str]) -> list[str]:
-        """The trainers that have not said that they left. `finals`: those that are done."""
+        """Return the trainers that have not reported that they left. `finals`: trainers that are done."""
         return [name for name in self._trainers if name not in self._left and name not in finals]
 
     def has_closed(self, up: Collection[str], finals: Collection[str], now_s: float) -> bool:
-        """Whether the run is over now. `up`: the pools with a worker."""
+        """Whether the run is over now. `up`: the pools that have a worker."""
         lacking, waited_s = self.lacking(finals), now_s - self._began_s
         if waited_s >= _SIGN_OF_LIFE_S:
             job = self.goal.spec.name

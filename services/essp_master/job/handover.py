@@ -1,10 +1,10 @@
-"""What a master still owes a run that it took over: read what was left, then issue again what no worker made.
+"""What a master still owes to a run that it took over: read the remaining messages, then reissue what no worker made.
 
-A new master publishes a mark behind the messages that its predecessor left unread. Once the mark comes back, all of
-them are accounted for. Until then it issues after each of them, not after many together: the older master had issued a
-clip before anybody could speak of it, and a ledger that has not does not know what they speak of. Decoders drop the
-work units of the older master, so what is outstanding of these then is issued again, once, and as soon as the job has
-work to do.
+A new master publishes a marker behind the messages that its predecessor left unread. When the marker comes back, all of
+them are accounted for. Until then the master issues after each message instead of once per batch: the old master had
+issued a clip before any message could refer to it, and a ledger that has not issued the clip would not recognise those
+messages. Decoders drop the work units of the old master. So everything that is still outstanding afterwards is issued
+again, once, as soon as the job has work to do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Handover:
     """The two steps, for one run."""
 
     def __init__(self, taken_over: bool) -> None:
-        """`taken_over`: False for a run that this master has started itself; then it owes nothing."""
+        """`taken_over`: False for a run that this master started itself, which owes nothing."""
         self._unread = taken_over
         self._unissued = taken_over
 
@@ -24,11 +24,11 @@ class Handover:
         return self._unread
 
     def mark_read(self) -> None:
-        """All messages that the previous master left are accounted for."""
+        """Note that all messages left by the previous master are accounted for."""
         self._unread = False
 
     def is_due(self, works: bool) -> bool:
-        """Whether to issue again now, if the job works; True once."""
+        """Whether to reissue now, given whether the job works. Returns True only once."""
         due = self._unissued and not self._unread and works
         self._unissued = self._unissued and not due
         return due

@@ -1,11 +1,12 @@
-"""The handshake before a job begins: its seeds go out when each pool that its clips flow through has a worker. Pure.
+"""The handshake before a job begins: its seeds wait until each pool that its clips flow through has a worker. Pure.
 
-Without it decoders would fill the job's budget for trainers that nobody has started, and the clips would hold the
-frame cache until somebody notices. Workers say in their heartbeats that they are up. A pool that loses its workers
-later stops nothing: credits bound what can wait for it.
+Without it, decoders would fill the job's budget for trainers that were never started, and the clips would occupy the
+frame cache until someone notices. Workers announce themselves with heartbeats. A pool that loses its workers later
+stops nothing: credits bound the clips that can wait for it.
 
-Where the master divides fewer ranks than the job has trainers, some of them only get their turn when others are done;
-they are not waited for. Nor is the aggregator, which has nothing to do before the last checkpoint.
+If the master divides fewer ranks than the job has trainers, some trainers get their turn only when others are done; the
+handshake does not wait for them. Nor does it wait for the aggregator, which has nothing to do before the last
+checkpoint.
 
 Source: the ESSP paper, whose master asks whether the decoders are ready before it sends them the epoch's seeds.
 """
@@ -19,11 +20,11 @@ from essp_common.runtime import ids
 
 
 class Handshake:
-    """Of one job."""
+    """The handshake of one job."""
 
     def __init__(self, spec: JobSpec, ranks: int, patience_s: float) -> None:
-        """`ranks`: how many the master divides; 0: trainers are started by others. `patience_s`: after so long the
-        seeds go out all the same."""
+        """`ranks`: how many the master divides; 0 if it does not start trainers. `patience_s`: after this long, seeds
+        are issued regardless."""
         self._job = spec.name
         features = sorted({stream.feature for stream in spec.streams.values()} - {"rgb"})
         self._makers = (ids.DECODER, *(ids.extractor_pool([feature]) for feature in features))
@@ -33,10 +34,11 @@ class Handshake:
         self._patience_s = patience_s
         self._since_s: float | None = None
         self.lacking: tuple[str, ...] = ()
-        """The pools that had no worker at the last look."""
+        """The pools that had no worker at the last check."""
 
     def look(self, up: Collection[str], finals: Set[str], now_s: float) -> bool:
-        """Whether the seeds may go out now. `up`: the pools with a worker. `finals`: trainers that are done."""
+        """Check whether the seeds may be issued now. `up`: the pools that have a worker. `finals`: trainers that are
+        done."""
         self._since_s = now_s if self._since_s is None else self._since_s
         lacking = [pool for pool in self._makers if not any(ids.serves(other, pool) for other in up)]
         lacking += [pool for pool in self._predictors if pool not in up]
@@ -44,7 +46,7 @@ class Handshake:
         return not self.lacking or now_s - self._since_s >= self._patience_s
 
     def rest(self) -> None:
-        """The job does not run now: its workers may well have gone, and its patience begins anew when it does."""
+        """The job does not run now. Its workers may leave, so its patience starts again when it resumes."""
         self._since_s = None
 
     def _lacking_trainers(self, up: Collection[str], finals: Set[str]) -> list[str]:
@@ -55,7 +57,7 @@ class Handshake:
 
 
 def workers_of(pools: Collection[str]) -> str:
-    """What is waited for, in words: `a decoder, an extractor of flow and trainer rgb`."""
+    """What the job waits for, in words: `a decoder, an extractor of flow and trainer rgb`."""
     *most, last = map(_worker_of, pools)
     return f"{', '.join(most)} and {last}" if most else last
 

@@ -1,17 +1,17 @@
-"""One job as the master holds it: it hands each event to the parts that it concerns.
+"""One job in the master. It passes each event to the components that it concerns.
 
-    run         what the master owns of it: specification, fence, history
-    life        its state, and since when
+    run         what the master owns: specification, fence, history
+    life        the job's state, and since when
     run_state   whether this run ends for the next one, and who writes its history
-    changes     what people have changed of it while it ran
-    extension   that it gets more epochs or trainers, and its run ends
-    recorder    the ledger, every change of which the recorder makes and notes for the history
-    activity    who works on it and how fast, for people and pools
-    reporter    what people read of it: events, failures, result
+    changes     changes that users made while it ran
+    extension   more epochs or trainers, for which this run ends
+    recorder    the only writer of the ledger, and of its notes for the history
+    activity    which workers are active and how fast, for users and pools
+    reporter    events, failures and result, for users
     handshake   what it waits for before it begins to issue
-    stored      the clips that the frame cache got last, for people to look at
-    stall_watch when nothing was reported for long
-    handover    what is owed to a run that was taken over
+    stored      the newest clips in the frame cache, for previews
+    stall_watch detects that nothing was reported for a long time
+    handover    what is still owed to a run that was taken over
     messages    how its instructions become messages
 
 Pure but for the event log: time is passed in, and the caller carries out the instructions that it gets. Not
@@ -71,24 +71,24 @@ COMMANDS = {
     JobState.COMPLETED: Control.COMPLETE,
     JobState.FAILED: Control.FAIL,
 }
-"""The command that makes a state known to all workers."""
+"""The command that announces a state to all workers."""
 _HAVE = ("has", "have")
 _LIVE = ("step", "heartbeat", "loop")
-"""What workers also report while nothing gets done: a trainer says how long it has waited."""
+"""Messages that workers also send while no work gets done: a trainer reports how long it has waited."""
 
 
 class Job:
     """A job that was started."""
 
     def __init__(self, run: Run, now_s: float, events: EventLog, team: str = "") -> None:
-        """`team`: whose it is."""
+        """`team`: the owning team."""
         spec, phases = run.preflight.spec, run.preflight.phases
         self.run = run
         self.team = team
         self.priority: int | None = run.preflight.spec.priority
-        """In the queue; None: this master has none."""
+        """In the queue; None if this master has no queue."""
         self.place: QueueStatus | None = None
-        """Its place in the queue, as far as it is known; None while it does not wait."""
+        """Its position in the queue, as far as it is known; None while it does not wait."""
         self.life = JobLife(spec.name)
         self._phases = frozenset(phases.order)
         self.recorder = Recorder(run)
@@ -103,16 +103,17 @@ class Job:
         self.stored = StoredClips(spec, phases)
         self.run_state = RunState.ACTIVE
         self.extension: Extension | None = None
-        """What it gets, and which trainers have left, while `run_state.makes_way`; otherwise None."""
+        """What the job gains, and which trainers have left, while `run_state.makes_way`; otherwise None."""
         self.ended_s = -math.inf
-        """When it ended, by the master's clock."""
+        """When the job ended, by the master's clock."""
         self.leftovers = False
-        """It has ended, and workers may have stored bytes for it since. No `run_state`: this is about the cache."""
+        """Whether workers may have stored bytes for the job after its end. Not part of `run_state`, since it is about
+        the cache."""
         self._heard_s: dict[str, float] = {}
         """When each loop last gave a sign of life."""
         self._handshake: Handshake | None = None
-        """Until it begins; None: nothing holds it back. No `run_state`: a run that ends for the next one may still wait
-        for workers, which that one needs, too."""
+        """Set until the job begins; None if nothing holds it back. Not part of `run_state`: a run that ends for the
+        next one may still wait for workers, which the next one needs too."""
         self._stall_watch = StallWatch(now_s)
         self._handover = Handover(run.continued is not None)
         self._recall()
@@ -129,17 +130,17 @@ class Job:
 
     @property
     def spec(self) -> JobSpec:
-        """What it is to do."""
+        """The specification of this run."""
         return self.run.preflight.spec
 
     @property
     def goal(self) -> JobSpec:
-        """What it is to do, and from its next run on, if one follows."""
+        """The specification of the next run if one follows, else of this one."""
         return self.spec if self.extension is None else self.extension.goal.spec
 
     @property
     def reason(self) -> str:
-        """Why it failed or was stopped, or that its run ends for another one."""
+        """Why the job failed or was stopped, or that its run ends for the next one."""
         if self.extension is None:
             return self.life.reason
         lacking = self.extension.lacking(self.ledger.finals)
@@ -148,39 +149,39 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """Its present state."""
+        """The present state."""
         return self.life.state
 
     @property
     def ledger(self) -> Ledger:
-        """Its account, for reading: `recorder` changes it."""
+        """The ledger, for reading only; `recorder` changes it."""
         return self.recorder.ledger
 
     @property
     def finishes(self) -> bool:
-        """It waits in the queue, and its consumers still have whole batches in hand."""
+        """Whether the job waits in the queue while its consumers still have whole batches to finish."""
         return self.state is JobState.QUEUED and self.ledger.outstanding > least_clips(self.spec)
 
     @property
     def works(self) -> bool:
-        """Workers have, or get, something to do for it."""
+        """Whether workers have, or get, work for this job."""
         return self.state is JobState.RUNNING or self.finishes
 
     @property
     def held(self) -> bool:
-        """It has not begun to issue."""
+        """Whether the job still waits to issue its first clip."""
         return self._handshake is not None
 
     @property
     def awaits(self) -> tuple[str, ...]:
-        """The pools that it waits for before it begins to issue."""
+        """The pools that the job waits for before it begins to issue."""
         runs = self.state is JobState.RUNNING
         return self._handshake.lacking if runs and self._handshake is not None else ()
 
     # --- its state ---
 
     def enter(self, wanted: JobState, now_s: float, reason: str = "") -> bool:
-        """Go to another state; False: it is there already. Raises `Conflict`."""
+        """Enter another state. Returns False if the job is already there. Raises `Conflict`."""
         reason = shortened(reason)
         if not self.life.enter(wanted, now_s, reason):
             return False
@@ -196,13 +197,13 @@ class Job:
         return True
 
     def wait_at(self, place: QueueStatus) -> None:
-        """It has this place in the queue now."""
+        """Set its position in the queue."""
         if self.place is None:
             self.reporter.queued(place)
         self.place = place
 
     def prioritise(self, priority: int) -> bool:
-        """Give it another priority in the queue; False: it has it already."""
+        """Give it another priority in the queue. Returns False if it has this priority already."""
         if priority == self.priority:
             return False
         self.reporter.prioritised(priority, self.priority or 0)
@@ -210,10 +211,10 @@ class Job:
         return True
 
     def change(self, fields: Mapping[str, Any], goal: JobSpec) -> bool:
-        """Give fields other values while it is under way; False: they have these already. `goal`: the job as it is, or
-        as its next run has it.
+        """Change the values of fields while the job is under way. Returns False if they have these values already.
+        `goal`: the specification of the job, or of its next run if one follows.
 
-        Raises `ConfigError` for what cannot be changed, and `Conflict` where it is too late.
+        Raises `ConfigError` for fields that cannot be changed, and `Conflict` if it is too late.
         """
         now_ms = _now_ms()
         ended = self.ledger.finals if goal.epochs == self.spec.epochs else ()
@@ -225,7 +226,7 @@ class Job:
         return True
 
     def extend(self, goal: Preflight, now_s: float) -> None:
-        """End this run, so that another one can begin with the epochs and trainers of `goal`, which are more."""
+        """End this run so that the next one can begin with the additional epochs and trainers of `goal`."""
         before = self.goal
         self._go(RunEvent.EXTEND)
         if self.extension is None:
@@ -236,12 +237,12 @@ class Job:
         self.reporter.extended(before, self.goal)
 
     def follow(self, before: Job, now_s: float) -> None:
-        """Go on as the run did that ended for this one: to people it is one job."""
+        """Continue the run that ended for this one: to users they are one job."""
         self.life.follow(before.life, now_s)
         self.reporter.renewed(before.spec, self.spec)
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
-        """Whether this run is over for another one. `up`: the pools with a worker."""
+        """Whether this run is over and the next one may begin. `up`: the pools that have a worker."""
         extension, closed = self.extension, self.run_state.closed
         if extension is None or not (closed or extension.has_closed(up, self.ledger.finals, now_s)):
             return False
@@ -250,7 +251,8 @@ class Job:
         return True
 
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
-        """Leave the job to another master if this fence is higher than its own; the error says so."""
+        """Leave the job to another master if `fence` is higher than this one's. Returns the error that says so, else
+        None."""
         if fence <= self.run.fence or self.state.ended or self.run_state is RunState.RENEWING:
             return None
         self._go(RunEvent.YIELD)
@@ -262,7 +264,7 @@ class Job:
         )
 
     def control(self, command: Control.Command) -> Control:
-        """The message that tells all workers."""
+        """Return the message that announces a command to all workers."""
         return Control(
             job=self.name,
             fence=self.run.fence,
@@ -280,20 +282,20 @@ class Job:
         )
 
     def mark(self) -> Progress:
-        """A message without an event: once it comes back, this master has read all messages before it."""
+        """Return a message without an event: when it comes back, this master has read all messages before it."""
         return Progress(job=self.name, worker="master", fence=self.run.fence)
 
-    # --- what is to be issued ---
+    # --- issuing ---
 
     def hold(self, handshake: Handshake) -> None:
-        """Begin to issue only when `look` finds workers, if this run has issued nothing yet, and has something left."""
+        """Hold back issuing until `look` finds workers. Only if this run has issued nothing yet and has clips left."""
         clips = sum(plan.clips for plan in self.run.preflight.phases.plans)
         if not self.ledger.counts.issued and self.ledger.closed < clips:
             self._handshake = handshake
             self.recorder.pause()
 
     def look(self, up: Collection[str], now_s: float) -> Sequence[Instruction]:
-        """See whether it may begin. `up`: the pools with a worker."""
+        """Check whether the job may begin. `up`: the pools that have a worker."""
         if self._handshake is None:
             return ()
         if self.state is not JobState.RUNNING:
@@ -315,7 +317,8 @@ class Job:
         return self.recorder.start()
 
     def pause(self, finishes: bool = False) -> None:
-        """Issue nothing until `resume`. `finishes`: but again what consumers lack of what they have in hand."""
+        """Issue nothing until `resume`. `finishes`: still reissue the clips that consumers need to finish
+        their work."""
         self.recorder.pause(finishes)
 
     def resume(self) -> Sequence[Instruction]:
@@ -325,17 +328,17 @@ class Job:
         return [*self.recorder.resume(), *self._hand_over()]
 
     def issue(self) -> Sequence[Instruction]:
-        """What can be issued after the messages that came."""
+        """Return what can be issued after the messages that came."""
         return self.recorder.issue()
 
     def has_stalled(self, now_s: float, stall_s: float) -> bool:
-        """Clips are outstanding, and nothing was reported for long."""
+        """Whether clips are outstanding and nothing was reported for a long time."""
         if self.run_state.makes_way:
             return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
     def issue_again(self, now_s: float) -> Sequence[Instruction]:
-        """Answer a stall."""
+        """Respond to a stall."""
         self._stall_watch.acted(now_s)
         out = self.recorder.issue_again()
         if out:
@@ -343,7 +346,7 @@ class Job:
         return out
 
     def dismiss_silent(self, now_s: float, patience_s: float) -> Sequence[Instruction]:
-        """Have loops leave that have given no sign of life for so long."""
+        """Make loops leave that have given no sign of life for this long."""
         out: list[Instruction] = []
         for loop in self.ledger.loops():
             if now_s - self._heard_s.setdefault(loop.consumer, now_s) > patience_s:
@@ -356,20 +359,22 @@ class Job:
         works = self.works and not self.run_state.makes_way
         return self.recorder.issue_inherited() if self._handover.is_due(works) else ()
 
-    # --- what comes in ---
+    # --- incoming messages ---
 
     def handle(self, progress: Progress, now_s: float) -> Sequence[Instruction]:
-        """Account for a message, and remember what people want to know of it."""
+        """Account for a message, and keep what users want to know about it."""
         run, fence = self.run, progress.fence
+        # Messages about an earlier run, or from a master with a higher fence, are not about this run.
         if 0 < fence < run.since or fence > run.fence:
             return ()
         kind = progress.WhichOneof("event")
         if kind not in _LIVE and not _waits(progress):
             self._stall_watch.reported(now_s)
+        # The marker of this master has come back: all messages of its predecessor are accounted for.
         if kind is None:
             return self._mark_read() if fence == run.fence else ()
         if self.state.ended:
-            # What is made for a job that another master has taken is that one's.
+            # Clips made for a job that another master has taken belong to that master.
             self.leftovers |= kind == "made" and self.run_state is not RunState.FENCED
             self.recorder.handle_late(progress)
             self._take(progress)
@@ -386,14 +391,18 @@ class Job:
             self._note_made(progress.made, progress.worker, now_s)
         elif kind != "trained":
             self.activity.note(progress, now_s)
+        # Taken before the ledger accounts for the message, to see afterwards what the message has changed.
         ledger = self.ledger
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed
         out = self.recorder.handle(progress)
+        # While the predecessor's messages are read, issue after each one: the next message may be about a clip that
+        # this ledger has to issue first (`handover.py`).
         if self._handover.reads:
             out += self.recorder.issue()
         if kind == "loop" and any(_same_process(loop, progress.loop) for loop in ledger.loops()):
-            self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
+            # a message from a process that was replaced is not a sign of life
+            self._heard_s[progress.loop.consumer] = now_s
         if ledger.closed != closed:
             self.activity.closed(ledger.closed - closed, now_s)
         if ledger.counts.failed != failed:
@@ -409,18 +418,19 @@ class Job:
         return out
 
     def _has_phase(self, report: StepReport | PhaseReport) -> bool:
-        """Whether the job has the phase that a trainer tells of: one report is kept of each."""
+        """Whether the job has the phase that a trainer reports: one report per phase is kept."""
         return report.purpose in PURPOSES and (report.purpose, report.epoch) in self._phases
 
     def _note_made(self, made: Made, worker: str, now_s: float) -> None:
-        """Remember how fast workers are, and which clips there are to look at."""
+        """Note how fast workers are, and which clips are available for previews."""
         stream, clips = made.stream, len(made.indices)
         self.activity.made(stream, clips, made.seconds, worker, now_s)
         if clips:
             self.stored.note(stream, made)
 
     def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:
-        """A message while the run ends: what trainers still do counts for their checkpoints only, as after a stop."""
+        """Handle a message while the run ends: as after a stop, further work of trainers counts only for their
+        checkpoints."""
         if self.run_state.closed:
             return ()
         match progress.WhichOneof("event"):
@@ -434,7 +444,7 @@ class Job:
         return (TellOfChanges(),) if self._take(progress) else ()
 
     def _take(self, progress: Progress) -> bool:
-        """Whether a message says something new of where a trainer takes a change."""
+        """Note where a trainer applies a change. Returns False if that is not new."""
         change = self.changes.take(progress.change_taken) if progress.HasField("change_taken") else None
         if change is None:
             return False
@@ -447,31 +457,31 @@ class Job:
         return self._hand_over()
 
     def let_go(self) -> None:
-        """Give back what only the issue of work units needs; the job has ended. Harmless twice."""
+        """Release what only issuing needs; the job has ended. Idempotent."""
         self.messages.let_go()
         self.run.preflight.phases.let_go()
 
     # --- its history ---
 
     def hand_on(self) -> None:
-        """A later run is about to begin: this one writes no history any more. All that it noted has to be written."""
+        """A later run is about to begin: this one writes no more history. Everything noted must have been written."""
         self._go(RunEvent.HAND_ON)
 
     def take_back(self) -> None:
-        """That run has not begun: this one writes its history again."""
+        """The later run did not begin: this one writes its history again."""
         self._go(RunEvent.TAKE_BACK)
 
     def lose_history(self) -> None:
-        """A segment could not be made or written: none follows."""
+        """A segment could not be made or written: no more segments follow."""
         self._go(RunEvent.LOSE)
 
     def swept(self, stray_keys: int) -> None:
-        """The cache was searched after the job's end, and what was found freed; again until nothing is found."""
+        """The cache was searched after the job's end, and what was found was freed; repeated until nothing is found."""
         self.leftovers |= stray_keys > 0
         self.recorder.swept(stray_keys, _now_ms())
 
     def segment(self, writer: str, now_s: float) -> HistorySegment:
-        """What was noted since the last segment, and where the job stands now."""
+        """Return what was noted since the last segment, with the job's present state."""
         segment = self.recorder.segment(writer, _now_ms())
         segment.state = self.state
         segment.created_ms = round(self.life.created.timestamp() * 1000)
@@ -484,14 +494,14 @@ class Job:
         self.run_state = after(self.run_state, event)
 
     def _continue(self, segment: HistorySegment) -> None:
-        """Be as the job of the previous master was."""
+        """Restore the state of the previous master's job."""
         with self.run.history.understood(segment.last):
             self.life.restore(segment.created_ms, segment.worked_s)
         self.recorder.taken_over(_now_ms())
         self.reporter.taken_over(segment, self.run.fence)
 
     def _recall(self) -> None:
-        """Tell people what earlier runs came to."""
+        """Restore what earlier runs achieved, for users."""
         purposes = {value: value for value in PURPOSES.values()}
         uris = {checkpoint.trainer: checkpoint.uri for checkpoint in self.run.checkpoints}
         for name, manifest in self.run.resume.manifests.items():
@@ -504,8 +514,8 @@ class Job:
         self.reporter.warn(self.run.preflight.warnings)
 
     def _stop_again(self, now_s: float) -> None:
-        """Account for the trainers that have stopped early before they say so themselves, so that nothing is issued for
-        epochs that they do not train."""
+        """Account for early stops of trainers before they report them again, so that nothing is issued for epochs that
+        they do not train."""
         for name, stop in self.run.resume.stops.items():
             position = self.run.resume.start[ids.trainer_consumer(name)].message()
             stopped = StoppedEarly(trainer=name, position=position, epoch=stop.epoch, best=stop.best)
@@ -513,7 +523,7 @@ class Job:
 
 
 def _waits(progress: Progress) -> bool:
-    """Whether a consumer says that it waits, and no more than that."""
+    """Whether a consumer only reports that it is waiting."""
     return progress.failed.awaited or progress.trained.again
 
 

@@ -1,4 +1,4 @@
-"""What a segment of the history holds, in words: for people whose job's history lacks it."""
+"""The contents of a history segment in words, for users whose job's history lacks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _FACTS = ("issued", "decoded", "extracted", "trained", "retrained", "trained_bef
 
 
 def contents(segment: HistorySegment, order: Sequence[tuple[Purpose, int]]) -> str:
-    """The clips, by phase, and what became of them; and what else the segment tells. `order`: of the phases."""
+    """Describe the clips by phase with what happened to them, and the segment's other contents. `order`:
+    of the phases."""
     parts = [*_clips(segment, order), *(part for entry in segment.entries for part in _others(entry))]
     more = len(parts) - _MOST_PARTS
     if more > 0:

@@ -1,9 +1,9 @@
-"""Every change of a job's ledger, and its note in the history (`essp_common/artifacts/history.py`).
+"""The only writer of a job's ledger, which notes every change for the history (`essp_common/artifacts/history.py`).
 
-The recorder alone changes the ledger. So nothing happens to a clip that the history does not hold, and the sums over
-the history are the ledger's own figures. Duplicates and late messages change nothing and leave no trace.
+Because only the recorder changes the ledger, nothing happens to a clip that is missing from the history, and sums over
+the history equal the ledger's own figures. Duplicates and late messages change nothing and leave no trace.
 
-Pure: time is passed in. Noting a fact is O(1): facts are gathered in sets of indices until something happens whose
+Pure: time is passed in. Noting a fact is O(1): facts are collected in sets of indices until something happens whose
 order matters (a state, a checkpoint, or the same thing to the same clip again).
 """
 
@@ -33,11 +33,11 @@ from essp_engine.seeding.instructions import Instruction, IssueUnits, PublishSki
 from essp_master.job.run import Run
 
 _Fact = tuple[str, str]
-"""What happened (a field of `PhaseEvents`), and to which stream or consumer, if to one."""
+"""What happened (a field of `PhaseEvents`), and the stream or consumer that it happened for, if any."""
 
 
 class Recorder:
-    """Has the ledger account for what comes, and notes what became of it."""
+    """Passes events to the ledger, and notes what they changed."""
 
     def __init__(self, run: Run) -> None:
         self.ledger = run.ledger
@@ -50,9 +50,9 @@ class Recorder:
         self._facts: dict[int, dict[_Fact, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._peak_bytes = 0
         self.pending = False
-        """Something was noted since the last segment."""
+        """Whether something was noted since the last segment."""
         self.urgent = False
-        """The job has changed its state since the last segment: the next one is to be written soon."""
+        """Whether the job's state changed since the last segment, so that the next one should be written soon."""
 
     @property
     def last(self) -> int:
@@ -66,11 +66,11 @@ class Recorder:
         return self._instructed(self.ledger.start())
 
     def issue(self) -> list[Instruction]:
-        """What the ledger wants issued after the messages that came."""
+        """Return what the ledger issues after the messages that came."""
         return self._instructed(self.ledger.issue())
 
     def pause(self, finishes: bool = False) -> None:
-        """Issue nothing until `resume`; with `finishes`, only what has to be made again."""
+        """Issue nothing until `resume`; with `finishes`, reissue only what was lost."""
         self.ledger.pause(finishes)
 
     def resume(self) -> list[Instruction]:
@@ -82,11 +82,11 @@ class Recorder:
         return self._instructed(self.ledger.stalled())
 
     def issue_inherited(self) -> list[Instruction]:
-        """Issue again what no worker has made of what another master had issued."""
+        """Issue again what another master had issued and no worker has made."""
         return self._instructed(self.ledger.issue_inherited())
 
     def handle(self, progress: Progress) -> list[Instruction]:
-        """What the ledger wants done about a message."""
+        """Account for a message and return the ledger's instructions."""
         kind = progress.WhichOneof("event")
         had_stopped = kind == "stopped" and self.ledger.has_stopped(progress.stopped.trainer)
         out = self._handle_failed(progress) if kind == "failed" else self.ledger.account(progress)
@@ -101,7 +101,7 @@ class Recorder:
         return self._instructed(out) if out else out
 
     def handle_late(self, progress: Progress) -> None:
-        """A message after the end of the job: what trainers still did counts for their checkpoints only."""
+        """Handle a message after the job's end: further work of trainers counts only for their checkpoints."""
         match progress.WhichOneof("event"):
             case "trained":
                 phase_index = self._phase_index.get((progress.trained.purpose, progress.trained.epoch))
@@ -112,10 +112,11 @@ class Recorder:
                 self.checkpoint(progress.checkpoint)
 
     def _instructed(self, out: list[Instruction]) -> list[Instruction]:
-        """Note what the ledger has decided: it will be carried out."""
+        """Note the ledger's decisions, which will be carried out."""
         issued: dict[int, list[int]] = defaultdict(list)
         for instruction in out:
-            if isinstance(instruction, IssueUnits):  # most are, and a pattern takes five times as long
+            # by far the most frequent; a match statement takes five times as long
+            if isinstance(instruction, IssueUnits):
                 phase_index, units, _ = instruction
                 issued[phase_index] += [clip.index for unit in units for clip in unit]
                 continue
@@ -129,13 +130,13 @@ class Recorder:
         for phase_index, indices in issued.items():
             if len(set(indices)) == len(indices):
                 self._note(phase_index, ("issued", ""), indices)
-            else:  # some of them twice
+            else:  # a clip occurs twice
                 for index in indices:
                     self._note(phase_index, ("issued", ""), (index,))
         self._peak_bytes = max(self._peak_bytes, self.ledger.credits.outstanding_bytes)
         return out
 
-    # --- what else there is to know ---
+    # --- other events ---
 
     def started(self, now_ms: int) -> None:
         """A run of the job begins."""
@@ -148,7 +149,7 @@ class Recorder:
         self._alone(HistoryEntry(time_ms=now_ms, taken_over=True))
 
     def entered(self, state: JobState, reason: str, now_ms: int) -> None:
-        """The job is in this state now."""
+        """The job has entered this state."""
         if state.ended:
             self.ledger.ended = True
         self._alone(HistoryEntry(time_ms=now_ms, state=state, reason=reason))
@@ -159,20 +160,20 @@ class Recorder:
         self._alone(HistoryEntry(checkpoint=checkpoint))
 
     def changed(self, change: Change, now_ms: int) -> None:
-        """People have changed the job."""
+        """Someone has changed the job."""
         self._alone(HistoryEntry(time_ms=now_ms, changed=change))
         self.urgent = True
 
     def change_taken(self, taken: ChangeTaken) -> None:
-        """A trainer trains with a change from a place on."""
+        """A trainer applies a change from a position."""
         self._alone(HistoryEntry(change_taken=taken))
 
     def swept(self, stray_keys: int, now_ms: int) -> None:
-        """The cache was searched after the end of the job: so many of its keys were there, and were freed."""
+        """The cache was searched after the job's end: this many of its keys were found and freed."""
         self._alone(HistoryEntry(time_ms=now_ms, swept=True, stray_keys=stray_keys))
 
     def segment(self, writer: str, now_ms: int) -> HistorySegment:
-        """The next segment of the history: what was noted since the last one, and the ledger as it is now."""
+        """Return the next segment of the history: what was noted since the last one, and the ledger's state."""
         self._last += 1
         self.urgent = False
         return HistorySegment(
@@ -236,10 +237,11 @@ class Recorder:
         return out
 
     def _note(self, phase_index: int, fact: _Fact, indices: Sequence[int]) -> None:
-        """Note that this happened to these clips, to each of them once."""
+        """Note that this happened to these clips, once to each."""
         self.pending = True
         noted = self._facts[phase_index][fact]
         if not noted.isdisjoint(indices):
+            # The fact is already noted for one of the clips. A set cannot hold it twice, so a new entry begins.
             self._close()
             noted = self._facts[phase_index][fact]
         noted.update(indices)
@@ -250,7 +252,7 @@ class Recorder:
         self.pending = True
 
     def _close(self) -> None:
-        """Begin a new entry, if there is anything in the present one."""
+        """Begin a new entry unless the present one is empty."""
         present, facts = self._present, self._facts
         if not facts and not present.failures and not present.attempts:
             return

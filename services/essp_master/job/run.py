@@ -1,11 +1,11 @@
 """The run of a job: what a master owns once it has taken the next fence.
 
-Each start takes the next fencing number from the output store, by a write that only one master can win. Of two masters
-of one job the higher number counts; the other finds out and lets go.
+Each start takes the next fencing number from the output store, by a write that only one master can win. If two masters
+have the same job, the higher number counts; the other one finds out and lets go.
 
 Checkpoints and history are read after the fence is taken, so nothing that another master or its trainers wrote before
-is missed. A run that another master began continues where the newest segment of the job's history says; without a
-segment (that master died before anything had happened), and in a new run, where the trainers' checkpoints say.
+is missed. A run that another master began continues where the newest segment of the job's history ends. A new run, or
+one without a segment (because that master died before anything had happened), continues from the trainers' checkpoints.
 """
 
 from __future__ import annotations
@@ -58,52 +58,53 @@ class Run:
     preflight: Preflight
     fence: int
     since: int
-    """The fence with which this run of the job began: lower than `fence` after a recovery."""
+    """The fence with which this run began: lower than `fence` after a recovery."""
     resume: ResumePoints
     checkpoints: Sequence[CheckpointReady]
-    """What trainers resume from, as they would tell of it."""
+    """The checkpoints that trainers resume from, as the messages that would announce them."""
     ledger: Ledger
     snapshot: JobSnapshot
     history: History
     last: int
-    """Number of the newest segment of the history; 0: there is none."""
+    """Number of the newest segment of the history; 0 if there is no segment."""
     continued: HistorySegment | None
-    """Where the previous master stood, when its run continues."""
+    """The last segment of the previous master, if its run continues."""
     changes: Sequence[Change] = ()
-    """What people have changed of the job until now, also in earlier runs."""
+    """The changes that users have made to the job so far, also in earlier runs."""
 
     @property
     def epoch_clips(self) -> int:
-        """Of an epoch of training; 0: it does not train."""
+        """Clips of a training epoch; 0 if the job does not train."""
         return next((plan.clips for plan in self.preflight.phases.plans if plan.purpose == TRAIN), 0)
 
     @property
     def resumed(self) -> Collection[str]:
-        """The trainers that go on where they were."""
+        """The trainers that continue from a checkpoint or a previous master."""
         return self.preflight.spec.trainers.keys() if self.continued is not None else self.resume.manifests.keys()
 
 
 def claim_run(
     preflight: Preflight, stores: Stores, since: int = 0, changes: Sequence[Change] = (), team: str = ""
 ) -> Run:
-    """Take the output and the next fence. `since`: continue the run that began with this fence. `changes`: those that
-    its last command tells of, or its run before in this process; the history may not have the last of them yet. `team`:
-    whose job it is.
+    """Take the output and the next fence. `since`: continue the run that began with this fence. `changes`: those known
+    from the job's last command, or from its previous run in this process; the history may lack the newest. `team`: the
+    owning team.
 
-    Raises `ConfigError` when another job has taken the output since the preflight.
+    Raises `ConfigError` if another job has taken the output since the preflight.
     """
     spec, phases = preflight.spec, preflight.phases
     output = stores.under(spec.output)
     history = History(output)
-    before = history.last()  # numbers continue after `fresh`: a master that still writes to what was removed notices
+    # after `fresh`, numbers continue, so a master that still writes to the removed history notices
+    before = history.last()
     _claim(output, preflight, since > 0, team)
     fence = _take_fence(output)
     failpoint("master.fence-taken")
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
     if spec.predictor and newest is not None and not since and newest.state == JobState.COMPLETED:
-        # The predictor that had it removes them too, but a moment after the job is complete: this run must not begin
-        # after scores that then are gone.
+        # The predictor that completed the job removes them too, but a moment after the job is complete: this run must
+        # not start from scores that are then removed.
         partial_scores.remove(output)
     resume = resume_points(spec, phases, stores, preflight.resume.manifests, 0 if since else fence)
     snapshot = JobSnapshot(
@@ -132,7 +133,7 @@ def claim_run(
 
 
 def _claim(output: ObjectStore, preflight: Preflight, continues: bool, team: str) -> None:
-    """Write the job's specification to its output, unless it is there with more (see `check_owner`)."""
+    """Write the job's specification to its output, unless an extended one is already there (see `check_owner`)."""
     spec = preflight.spec
     if preflight.fresh:
         _remove(output, preflight)
@@ -144,7 +145,7 @@ def _claim(output: ObjectStore, preflight: Preflight, continues: bool, team: str
 
 
 def _remove(output: ObjectStore, preflight: Preflight) -> None:
-    """Remove what the preflight has found, as it is by now. Raises `Conflict` if it is another job's by now."""
+    """Remove what the preflight found, in its current extent. Raises `Conflict` if another job owns it by now."""
     removal, found = removal_of(output), preflight.removes
     if removal is None:
         return
@@ -162,7 +163,7 @@ def _take_fence(output: ObjectStore) -> int:
 
 
 def _ledger(config: LedgerConfig, history: History, continued: HistorySegment | None) -> Ledger:
-    """The account of a run, as the history has it where a run continues. Raises `BadHistory`."""
+    """Return the run's ledger, restored from the history if the run continues. Raises `BadHistory`."""
     if continued is None:
         return Ledger(config)
     with history.understood(continued.last):

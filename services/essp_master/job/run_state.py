@@ -53,7 +53,7 @@
     FENCED        lose         FENCED
     FENCED        end          FENCED
 
-A transition that the table does not have raises: it is a bug of the master. This is one run in one master; what people
+A transition that the table does not have raises: it is a bug of the master. This is one run in one master; what users
 see of the job, over all its runs, is its `JobState` (`life.py`), which the same request may change in any of these.
 """
 
@@ -64,7 +64,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands, and who writes its history."""
+    """The state of a run, which also says who writes its history."""
 
     ACTIVE = "active"
     ENDING = "ending"
@@ -77,17 +77,17 @@ class RunState(StrEnum):
 
     @property
     def makes_way(self) -> bool:
-        """It ends so that the next run can begin: it issues nothing."""
+        """Whether it ends so that the next run can begin; it issues nothing."""
         return self in (RunState.ENDING, RunState.CLOSED, RunState.RENEWING)
 
     @property
     def closed(self) -> bool:
-        """It has ended for the next run."""
+        """Whether it has ended for the next run."""
         return self in (RunState.CLOSED, RunState.RENEWING)
 
     @property
     def writes_history(self) -> bool:
-        """This master writes the history of this run."""
+        """Whether this master writes the history of this run."""
         return self in (RunState.ACTIVE, RunState.ENDING, RunState.CLOSED, RunState.ENDED)
 
 
@@ -141,5 +141,5 @@ TRANSITIONS: Mapping[tuple[RunState, RunEvent], RunState] = {
 
 
 def after(state: RunState, event: RunEvent) -> RunState:
-    """The state that follows. Raises `KeyError` for a transition that the table does not have."""
+    """Return the state that follows. Raises `KeyError` for a transition that is not in the table."""
     return TRANSITIONS[state, event]

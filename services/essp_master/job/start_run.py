@@ -1,4 +1,4 @@
-"""How a run of a job begins, or continues under another master: with a fence, and with the first write of its history.
+"""How a run of a job begins, or continues under another master: with a fence, and with the first write to its history.
 
 These are the writes; `preflight.py` has read and checked everything before.
 """
@@ -25,24 +25,24 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a run has from what was before it."""
+    """What a run inherits."""
 
     state: JobState = JobState.RUNNING
-    """In which it begins: running, paused or queued."""
+    """Its first state: running, paused or queued."""
     since: int = 0
-    """The run that continues, by the fence with which it began; 0: a new one."""
+    """The fence with which the continued run began; 0 for a new run."""
     team: str = ""
-    """Whose job it is."""
+    """The owning team."""
     priority: int | None = None
-    """In the queue; None: as the job says."""
+    """In the queue; None: the job's own priority."""
     changes: Sequence[Change] = ()
-    """Of the job, as far as they are known to this process, or to all."""
+    """Changes of the job that are known to this process or were announced."""
     before: Job | None = None
-    """The run that ends for this one, which has more epochs or trainers; None: there is none."""
+    """The run that ends for this one, which has more epochs or trainers; None if this one does not follow another."""
 
     @classmethod
     def of_command(cls, command: Control) -> Self:
-        """Of a run that another master left, by its last command."""
+        """Return the origin of a run that another master left, given its last command."""
         paused = JobState.PAUSED if command.command == Control.PAUSE else JobState.RUNNING
         return cls(
             state=JobState.QUEUED if command.queued else paused,
@@ -54,7 +54,7 @@ class Origin:
 
     @classmethod
     def of_run(cls, before: Job) -> Self:
-        """Of a run that ends, so that this one can begin with more."""
+        """Return the origin of a run for which `before` ends."""
         return cls(
             state=before.state,
             team=before.team,
@@ -67,9 +67,9 @@ class Origin:
 def start_run(
     preflight: Preflight, stores: Stores, origin: Origin, events: EventLog, worker: str, clock: Callable[[], float]
 ) -> Job:
-    """A job whose history this master was the last to write. No worker knows of it yet.
+    """Start a run and return its job. This master was the last to write the job's history; no worker knows the run yet.
 
-    Raises `Conflict` when other masters start the job, too.
+    Raises `Conflict` if other masters keep starting the job at the same time.
     """
     for _ in range(_TRIES):
         job = Job(claim_run(preflight, stores, origin.since, origin.changes, origin.team), clock(), events, origin.team)

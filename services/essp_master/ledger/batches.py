@@ -1,7 +1,7 @@
-"""Reports of many clips at once: workers have made them, or a consumer is done with them.
+"""Accounts for reports about many clips: workers have made them, or a consumer is done with them.
 
-Nearly all reports are of this kind, so the work done here for each clip is what a clip costs the ledger. Plain clips
-(`plain.py`) are accounted for together, the others one by one; while a consumer has a catch-up queue, all of them are.
+Nearly all reports are of this kind, so the work done here per clip is the ledger's cost of a clip. Plain clips
+(`plain.py`) are accounted for together, the others one by one. While a consumer has a catch-up queue, no clip is plain.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class PhaseEvent(NamedTuple):
     kind: str
     """A field of `PhaseEvents`: decoded, extracted, trained, retrained, trained_before."""
     name: str
-    """The stream that was extracted, or the consumer that has trained; empty for decoded."""
+    """The extracted stream, or the consumer that has trained; empty for `decoded`."""
     indices: list[int]
 
 
 class Batches:
-    """Accounts for clips that were made and trained. Part of the ledger."""
+    """Accounts for made and trained clips. Part of the ledger."""
 
     def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, departures: Departures) -> None:
         self._parts = books.parts
@@ -62,7 +62,8 @@ class Batches:
         self._count(phase_index, part, counted, delivered, events)
 
     def _plain_made(self, phase_index: int, part: int, indices: list[int], report: Made) -> tuple[set[int], int]:
-        """Which of the clips are plain, and accounted for by this; and how many of them a consumer can read now."""
+        """Account for the plain clips among these. Returns them, and how many of them a consumer can read now."""
+        # A clip may be owed to a straggler, which only the slow path considers.
         if self._stragglers.bits:
             return set(), 0
         told: Iterable[tuple[int, int]] = zip(indices, report.bytes[:], strict=False)
@@ -73,18 +74,20 @@ class Batches:
     def _made_singly(
         self, phase_index: int, part: int, report: Made, plain: set[int], out: list[Instruction]
     ) -> tuple[list[int], int]:
-        """Account for the other clips; those that were made now, and how many of them a consumer can read now."""
+        """Account for the other clips. Returns the newly made ones, and how many of them a consumer can read now."""
         bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
         outstanding, stragglers, away = self._outstanding, self._stragglers.bits, self._departures.away
         find, counted, delivered, known = outstanding.get, [], 0, 0
         for index, attempt, size in zip(report.indices, report.attempts or repeat(0), report.bytes, strict=False):
             if index in plain:
-                plain.remove(index)  # the same index once more is a duplicate
+                plain.remove(index)  # a repeated index in one report is a duplicate
                 continue
             entry = find((phase_index, index))
+            # Not expected: the clip is closed, was made already, has another attempt, or is not out.
             if entry is None or entry.made & bit or entry.clip.attempt != attempt or entry.state in WAITING:
                 known += 1
                 continue
+            # A consumer had read this part before the worker reported it, so it is counted already (`_read`).
             if entry.counted & bit:
                 self._counts.unreported = max(0, self._counts.unreported - 1)
             else:
@@ -96,6 +99,7 @@ class Batches:
                 outstanding.acked(entry, extractor, CLIP)
             if stragglers:
                 self._closer.settle(entry, out)
+            # Consumers that left while the clip was being made no longer want it.
             if entry.left & away:
                 self._departures.give_back(entry, out)
         late = min(known, self._counts.unreported)
@@ -117,7 +121,7 @@ class Batches:
             events.append(PhaseEvent(phase_index, "retrained", report.consumer, repeated))
 
     def _plain_trained(self, phase_index: int, report: Trained, out: list[Instruction]) -> set[int]:
-        """Which of the clips are plain, and accounted for by this: the consumer was not done with them before."""
+        """Account for the plain clips among these that the consumer was not done with, and return them."""
         if self._stragglers.bits:
             return set()
         bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
@@ -130,7 +134,8 @@ class Batches:
     def _trained_singly(
         self, phase_index: int, report: Trained, plain: set[int], events: list[PhaseEvent], out: list[Instruction]
     ) -> tuple[list[int], list[int]]:
-        """Account for the other clips; those that the consumer was not done with before, and those that it was."""
+        """Account for the other clips. Returns those that are new to the consumer, and those that it had
+        already done."""
         consumption, stragglers = self._consumption[report.consumer], self._stragglers
         bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
         outstanding, find, ended = self._outstanding, self._outstanding.get, self._closer.acked
@@ -140,10 +145,11 @@ class Batches:
         unreported: list[Entry] = []
         for index in report.indices:
             if index in plain:
-                plain.remove(index)  # the same index once more is a duplicate
+                plain.remove(index)  # a repeated index in one report is a duplicate
                 continue
             entry = find((phase_index, index))
             if entry is not None and entry.left & bit:
+                # The consumer has read parts that no worker has reported yet; `_read` counts them below.
                 if read & ~entry.counted and entry.state not in WAITING:
                     unreported.append(entry)
                 if consumption.add(phase_index, index):
@@ -154,7 +160,7 @@ class Batches:
                 if not entry.left & others or stragglers.bits:
                     ended(entry, out)
             elif stragglers.bits & bit and stragglers.owed(Position(phase_index, index)) & bit:
-                # The consumer had taken the clip already when it was released on its behalf.
+                # The consumer had already taken the clip when it was released on its behalf.
                 first.append(index)
                 consumption.add(phase_index, index)
                 if entry is None:
@@ -168,7 +174,7 @@ class Batches:
         return first, repeated
 
     def _read(self, phase_index: int, part: int, entries: list[Entry], events: list[PhaseEvent]) -> None:
-        """A consumer has read this part of clips, so it was made, although no worker has reported it yet."""
+        """A consumer has read this part of clips, so they were made, although no worker has reported it yet."""
         fresh = [entry for entry in entries if not entry.counted >> part & 1]
         for entry in fresh:
             entry.counted |= 1 << part
@@ -177,7 +183,7 @@ class Batches:
         self._count(phase_index, part, [entry.clip.index for entry in fresh], delivered, events)
 
     def _count(self, phase_index: int, part: int, indices: list[int], delivered: int, events: list[PhaseEvent]) -> None:
-        """Count a part of these clips as made: once for each time that a clip is issued."""
+        """Count a part of these clips as made: once each time that a clip is issued."""
         if not indices:
             return
         self._counts.delivered += delivered

@@ -1,4 +1,4 @@
-"""What the parts of a ledger share: the books of one job.
+"""The state that the parts of a ledger share: the books of one job.
 
     book           holds                                   written by
     config         the job                                 no part
@@ -8,7 +8,7 @@
     outstanding    the clips outstanding, and the bytes    every part, by its methods
     order          what is issued to all consumers         `Issuer`
 
-What a part keeps beside the books is its own: `Stragglers` the catch-up queues, `Closer` the sum of closed clips.
+Other state is private to its part: `Stragglers` has the catch-up queues, `Closer` the total of closed clips.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from essp_master.ledger.order import IssueOrder
 from essp_master.ledger.outstanding import Outstanding
 
 _SAMPLE = 20
-"""Attempts that have to be known before the share of failures means anything."""
+"""Attempts required before the share of failures is meaningful."""
 
 
 @dataclass(slots=True)
@@ -47,16 +47,17 @@ class Counts:
     redecoded: int = 0
     duplicates: int = 0
     unreported: int = 0
-    """Counted as made because a consumer has read it. The worker's report is still to come, and is no duplicate."""
+    """Counted as made because a consumer has read it. The worker's report is still to come, and will not be a
+    duplicate."""
 
     def values(self) -> dict[str, int]:
-        """Counter -> value. Much faster than `asdict`, which copies."""
+        """Return counter -> value. Much faster than `asdict`, which copies."""
         return {counter.name: getattr(self, counter.name) for counter in fields(self)}
 
     def failing(self, clips: int, dead_ratio: float) -> str:
-        """The reason why a job of so many clips cannot go on: too many attempts failed. Empty if it can.
+        """Return why a job of this many clips cannot continue: too many attempts failed. Empty if it can.
 
-        Where none may fail, the first one decides; else a share needs a sample.
+        If no failure is allowed, the first one decides; otherwise the share needs a sample.
         """
         tried = self.failed + self.decoded
         if (dead_ratio and tried < min(_SAMPLE, clips)) or self.failed <= dead_ratio * tried:
@@ -69,13 +70,13 @@ class Counts:
 
 @dataclass(slots=True)
 class PhaseAccount:
-    """What became of the clips of one phase."""
+    """Counters of one phase's clips."""
 
     issued: int = 0
     closed: int = 0
     """Clips that every consumer is done with, or that were skipped."""
     skipped: IndexSet = field(default_factory=IndexSet)
-    """Indices at which at least one consumer found nothing."""
+    """Indices that were skipped for at least one consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Books:
 
     @classmethod
     def opened(cls, config: LedgerConfig) -> Self:
-        """The books of a job of which nothing is issued yet."""
+        """Open the books of a job that has issued nothing yet."""
         sizes = [phase.clips for phase in config.phases]
         start = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         rest = config.rest
@@ -109,7 +110,7 @@ class Books:
 
     @classmethod
     def restored(cls, config: LedgerConfig, state: LedgerState) -> Self:
-        """The books that `state` holds, but for the outstanding clips: those need the catch-up queues first.
+        """Restore the books from `state`, except for the outstanding clips, which need the catch-up queues first.
 
         Raises `ConfigError` for the state of another job.
         """

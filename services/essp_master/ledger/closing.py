@@ -1,4 +1,4 @@
-"""The end of a clip: its last consumer is done with it or no longer wants it, and no straggler is still owed it."""
+"""The end of a clip: no consumer still needs it, and no straggler is still owed it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Closer:
         self._stragglers = stragglers
 
     def acked(self, entry: Entry, out: list[Instruction]) -> None:
-        """A consumer is done with a clip; close it after the last one."""
+        """A consumer is done with a clip; close the clip after the last one."""
         if entry.left & self._everyone:
             if self._stragglers.bits:
                 if entry.catch_up is not None and not entry.catch_up.bit & entry.left:
@@ -39,7 +39,7 @@ class Closer:
             self.count(entry.phase_index, entry.clip.index, entry.clip.attempt, out)
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
-        """Decide on a clip that only stragglers may still want."""
+        """Decide about a clip that only stragglers may still want."""
         if not entry.left & self._everyone & ~self._stragglers.bits:
             self._stragglers.settle(entry, out)
 
@@ -54,8 +54,8 @@ class Closer:
         self.count_all(phase_index, 1, out)
 
     def recount(self, phases: Iterable[int], out: list[Instruction]) -> None:
-        """Count the clips of these phases anew: a consumer has come, or wants no more, and so many of them are closed
-        or wanted once more that nobody can go through them one by one."""
+        """Count the closed clips of these phases again, after a consumer has come or wants no more. That closes or
+        reopens too many clips to visit each one."""
         self._stragglers.forget_done()
         to_count = self._outstanding.to_count()
         for phase_index in phases:
@@ -68,7 +68,7 @@ class Closer:
                 account.closed = closed
 
     def check(self) -> None:
-        """Raises `ValueError` if the figures of a phase are not those of its clips."""
+        """Raise `ValueError` if the counters of a phase disagree with its clips."""
         to_count = self._outstanding.to_count()
         for phase_index, (account, clips) in enumerate(zip(self._phases, self._clips, strict=True)):
             issued = self._books.order.count_passed(phase_index)
@@ -80,12 +80,12 @@ class Closer:
                 )
 
     def pass_over(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
-        """Count clips as issued and closed that nobody wants."""
+        """Count clips that no consumer wants as issued and closed."""
         self._phases[phase_index].issued += clips
         self.count_all(phase_index, clips, out)
 
     def count_all(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
-        """Count clips as closed that nobody is owed."""
+        """Count clips that are owed to no consumer as closed."""
         account = self._phases[phase_index]
         account.closed += clips
         self.total += clips
@@ -93,8 +93,8 @@ class Closer:
             out.append(FinishPhase(phase_index))
 
     def _closed(self, phase_index: int, to_count: Sequence[int]) -> int:
-        """How many clips everybody is done with of those that were issued or passed over, but for those of which the
-        end will be counted."""
+        """Return how many of the issued or passed-over clips every consumer is done with, excluding clips that will
+        still be counted at their end."""
         consumption, order = self._books.consumption.values(), self._books.order
         open_ = list(to_count)
         end = self._clips[phase_index]
@@ -110,10 +110,11 @@ class Closer:
 
 
 class Departures:
-    """Frees what consumers no longer want: a loop has left, or a trainer has stopped early or is further than the
+    """Frees clips that consumers no longer want: a loop has left, or a trainer has stopped early or is further than the
     ledger knew (`consumers.py`). Part of the ledger.
 
-    What is still in the making is freed when it has been made: a worker stores it for all whom its seed names.
+    A clip that is still being made is freed when it is complete: a worker stores it for all consumers named in its
+    seed.
     """
 
     def __init__(self, books: Books, closer: Closer) -> None:
@@ -122,18 +123,18 @@ class Departures:
         self._everyone = books.parts.everyone
         self._outstanding = books.outstanding
         self.away = self._departed()
-        """Bits of the consumers that may have left something."""
+        """Bits of the consumers that may have left clips behind."""
 
     def note(self) -> None:
         """A consumer has left, stopped or come, or is further than was known."""
         self.away = self._departed()
 
     def wanting(self, entry: Entry) -> int:
-        """Those who want this clip, of those who have yet to ack it."""
+        """Return the consumers that have yet to ack this clip and still want it, as bits."""
         return entry.left & self._everyone & ~self._unwanting(entry)
 
     def give_back(self, entry: Entry, out: list[Instruction]) -> None:
-        """Free what is made of a clip for those who do not want it any more."""
+        """Free the parts of a clip that were made for consumers which no longer want it."""
         unwanting = self._unwanting(entry)
         if entry.state in WAITING:
             self._free(entry, unwanting, out)
@@ -141,7 +142,7 @@ class Departures:
             self._free(entry, sum(bit for bit, part in self._bits(unwanting) if entry.made >> part & 1), out)
 
     def drop(self, entry: Entry, out: list[Instruction]) -> None:
-        """Nobody wants a clip that would have to be made again."""
+        """Drop a clip that would need a rebuild but that no consumer wants."""
         self._free(entry, entry.left & self._everyone, out)
 
     def _unwanting(self, entry: Entry) -> int:

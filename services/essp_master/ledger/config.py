@@ -1,4 +1,4 @@
-"""The configuration of a ledger: all that it needs to know of its job. `job/run.py` makes it."""
+"""The configuration of a ledger: everything that it needs to know about its job. Built by `job/run.py`."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from essp_engine.seeding.clip_parts import ClipParts
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerConfig:
-    """All that a ledger needs to know of its job."""
+    """Everything that a ledger needs to know about its job."""
 
     phases: Sequence[PhasePlan]
     plan_of: Callable[[int], Plan]
     """`phase_index` -> the plan of that phase."""
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
-    """For each phase, the most bytes of each part of a clip."""
+    """For each phase, the largest size in bytes of each part of a clip."""
     replaceable: Sequence[bool]
     """For each phase, whether another video may replace one that fails."""
     start: Mapping[str, Position]
-    """Where each consumer starts; a consumer that is not named starts at the beginning."""
+    """Where each consumer starts; a consumer that is not listed starts at the beginning."""
     finals: frozenset[str]
-    """Trainers whose final checkpoint was there already."""
+    """Trainers whose final checkpoint already existed."""
     budget_bytes: int
     unit_clips: int
-    """Most clips of one work unit."""
+    """Largest number of clips in one work unit."""
     locality: int
     replacements: int
     dead_ratio: float
     last_stage: Stage | None
-    """The stage whose `Finished` completes the job; None: it is complete when every clip is closed."""
+    """The stage whose `Finished` completes the job; None: the job is complete when every clip is closed."""
     lag: float = 0.5
-    """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
+    """A consumer is a straggler if it is behind by more than this share of the outstanding clips (`stragglers.py`)."""
     loops: frozenset[str] = frozenset()
-    """The consumers that come and go (`consumers.py`); they take no part until they say so."""
+    """The consumers that come and go (`consumers.py`); they take part only once they say so."""
     catch_up_bytes: int = 0
-    """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""
+    """The share of the budget for catch-up queues; 0: there are no queues, and all consumers keep in step."""
     catch_up_window: int = 0
-    """Indices that a catch-up queue issues together: a divisor of `locality`, and all that its share has room for;
-    0: as many as all."""
+    """Number of indices that a catch-up queue issues together: a divisor of `locality` for which its share has room; 0:
+    no limit."""
     lead_clips: int = 0
-    """How far a consumer may be ahead of the slowest one where all keep in step, at least the longest phase; 0: as far
-    as the budget goes (`issuing.py`)."""
+    """How far a consumer may be ahead of the slowest one if all keep in step, at least the longest phase; 0: as far as
+    the budget allows (`issuing.py`)."""
 
     @property
     def rest(self) -> Position:
-        """Where the phases begin that follow all epochs."""
+        """The beginning of the phases that follow all epochs."""
         return after_epochs(self.phases)

@@ -1,6 +1,6 @@
-"""What consumers say of where they are.
+"""Handles what consumers report about their position.
 
-`Members` are loops of the user's own, which come and go. `Trainers` save, stop early, or find a checkpoint damaged.
+`Members` are the user's own loops, which come and go. `Trainers` save, stop early, or find a damaged checkpoint.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.stragglers import Stragglers
 
 _LONGEST = 256
-"""Characters of an incarnation: the ledger keeps those of a while, and anybody may send one."""
+"""Longest incarnation, in characters: the ledger keeps a number of them, and any client may send one."""
 
 
 class Members:
-    """Loops of the user's own: consumers that come and go. Part of the ledger.
+    """The user's own loops: consumers that come and go. Part of the ledger.
 
-    A loop that takes no part is absent: it counts as done with every clip, so nobody waits for it. One that comes says
-    where it begins, and wants everything from there on. Where there are only loops, and all of them are absent, nothing
-    is issued, and the job does not end.
+    A loop that takes no part is absent: it counts as done with every clip, so no consumer waits for it. A loop that
+    joins reports where it begins, and wants everything from there. If there are only loops and all of them are absent,
+    nothing is issued, and the job does not end.
 
-    - What was not issued yet it gets with the others.
-    - What was issued already is made again for it alone: it is a straggler that has these clips yet to get
-      (`stragglers.py`). So a loop that was killed goes on where its state says, and holds nobody back.
+    - Clips that were not issued yet, it gets together with the others.
+    - Clips that were issued already are rebuilt for it alone: it is a straggler that is owed these clips
+      (`stragglers.py`). So a loop that was killed continues at the position in its state, and holds no other back.
 
-    One that leaves gives back what it had not taken (`closing.py`).
+    A loop that leaves gives back the clips that it had not taken (`closing.py`).
 
-    Several processes may come under one name, one after the other. The incarnation tells them apart: a new one replaces
-    the one before, and what an old one says is of no account. A loop says again and again where it began: a master that
-    was restored from an earlier state places it there.
+    Several processes may join under one name, one after the other. The incarnation distinguishes them: a new process
+    replaces the previous one, and messages of the old one are ignored. A loop repeats where it began, so that a master
+    restored from an earlier state puts it there again.
     """
 
     def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, departures: Departures) -> None:
@@ -47,7 +47,7 @@ class Members:
         self._stragglers = stragglers
 
     def present(self) -> list[Loop]:
-        """The loops that take part, and where they began."""
+        """Return the loops that take part, with their starting positions."""
         return [
             Loop(consumer=name, incarnation=each.incarnation, position=each.start.message())
             for name, each in self._books.consumption.items()
@@ -55,7 +55,7 @@ class Members:
         ]
 
     def account(self, event: Loop, out: list[Instruction]) -> None:
-        """A loop says that it takes part, or leaves."""
+        """A loop reports that it takes part, or leaves."""
         consumption = self._books.consumption.get(event.consumer)
         if consumption is None or event.consumer not in self._books.config.loops:
             return
@@ -78,15 +78,17 @@ class Members:
         out.append(TellOfLoops())
 
     def is_outdated(self, consumer: str, incarnation: str) -> bool:
-        """Whether this was said by a process that another one of its name has replaced."""
+        """Whether this message came from a process that another one of the same name has replaced."""
         consumption = self._books.consumption.get(consumer)
         return consumption is not None and incarnation in consumption.retired
 
-    # --- coming and going ---
+    # --- joining and leaving ---
 
     def _join(self, name: str, start: Position, out: list[Instruction]) -> None:
         books, bit = self._books, self._books.parts.bit[name]
         falls_behind = self._order.has_passed_from(start)
+        # Before the loop wants anything: reopened clips that everyone has are owed to it from now on, so their end must
+        # be counted again.
         for entry in self._outstanding.reopened():
             if entry.position >= start and self._everybody_has(entry.position):
                 self._outstanding.owe(entry)
@@ -101,6 +103,7 @@ class Members:
 
     def _leave(self, name: str, out: list[Instruction]) -> None:
         books, bit = self._books, self._books.parts.bit[name]
+        # Read its position before it leaves: an absent loop counts as done with everything.
         owed_from = books.consumption[name].position()
         self._stragglers.dismiss(name)
         books.consumption[name].leave()
@@ -111,16 +114,16 @@ class Members:
             if entry.left & bit:
                 self._departures.give_back(entry, out)
 
-    # --- where ---
+    # --- positions ---
 
     def _inside(self, position: Position) -> Position:
-        """The first clip at or after a position that anybody may name."""
+        """Return the first existing clip at or after a position, which may come from any client."""
         if position.phase_index >= len(self._sizes):
             return Position(len(self._sizes), 0)
         return position if position.index < self._sizes[position.phase_index] else Position(position.phase_index + 1, 0)
 
     def _next_pass(self) -> Position:
-        """The beginning of the first phase of which nothing is issued yet."""
+        """Return the beginning of the first phase that has issued nothing yet."""
         begin = self._order.begin
         if begin.index == 0 and not self._order.has_passed_from(begin):
             return begin
@@ -128,7 +131,7 @@ class Members:
         return Position(phase_index + (index > 0), 0)
 
     def _issued_from(self, start: Position) -> range:
-        """The phases of which clips from `start` on may have been issued."""
+        """Return the phases whose clips from `start` may have been issued."""
         return range(start.phase_index, min(self._order.end.phase_index + 1, len(self._sizes)))
 
     def _everybody_has(self, position: Position) -> bool:
@@ -136,23 +139,22 @@ class Members:
 
 
 class Trainers:
-    """What trainers say of where they are. Part of the ledger.
+    """Handles what trainers report about their position. Part of the ledger.
 
-    A checkpoint holds all before its position, and a trainer that stops early saves first.
+    A checkpoint covers everything before its position, and a trainer that stops early saves first. Usually the ledger
+    knows that much from the trainer's reports. But while this run began, a trainer may have continued in the previous
+    run and have saved after the master had read the checkpoints. It continues from there and reports it, or is already
+    done and gone: then no one takes the clips in between. So those that were made are freed on its behalf, and those
+    not issued yet are not made for it.
 
-    As a rule the ledger knows that much from their reports. But a trainer may have gone on in the run before while this
-    one began, and have saved after the master had looked. It goes on from there, and says so, or is done and gone: then
-    nobody takes what lies between. So what was made of it is freed on its behalf, and what was not issued yet is not
-    made for it.
+    A trainer that stops early (its last epochs did not improve on the best one, `artifacts/early_stop.py`) wants
+    nothing from there to the phases that follow all epochs, and counts as done with that. The others continue. Clips
+    that no one wants any more are passed over: they are neither issued nor decoded. The trainer repeats that it has
+    stopped whenever it is started; that changes nothing.
 
-    A trainer that stops early (none of its last epochs was better than the best one before, `artifacts/early_stop.py`)
-    wants nothing from there to the phases that follow all epochs, and counts as done with it. The others go on. What is
-    left to nobody is passed over: it is neither issued nor decoded. It says again that it has stopped whenever it is
-    started; that changes nothing.
-
-    A trainer that finds its newest checkpoint damaged goes on from an older one, perhaps from before the ledger's
-    start. It asks for what it needs from there: what was issued is made again for it, and the rest is issued to it in
-    its turn.
+    A trainer that finds its newest checkpoint damaged continues from an older one, possibly from before the ledger's
+    start. It asks for what it needs from there: clips that were issued are rebuilt for it, and the rest is issued to
+    it in turn.
     """
 
     def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, departures: Departures) -> None:
@@ -163,7 +165,7 @@ class Trainers:
         self._end = Position(len(books.config.phases), 0)
 
     def saved(self, event: CheckpointReady, events: list[PhaseEvent], out: list[Instruction]) -> None:
-        """A trainer has saved, or goes on from what it has saved."""
+        """A trainer has saved, or continues from a checkpoint."""
         name = ids.trainer_consumer(event.trainer)
         consumption = self._books.consumption.get(name)
         if consumption is not None and event.HasField("position"):
@@ -180,11 +182,13 @@ class Trainers:
         self._step_over(name, range(position.phase_index, rest.phase_index), out)
 
     def asked(self, name: str, position: Position) -> None:
-        """A trainer asks for a clip: if it is done with that, it has fallen back."""
+        """A trainer asks for a clip. If it was done with that clip, it has fallen back."""
         books, consumption = self._books, self._books.consumption.get(name)
         if consumption is None or name in books.config.loops or not consumption.has(*position):
             return
         if books.order.passed(position):
+            # Clips that were issued in their turn are requested one by one. Those still ahead are issued to it in order
+            # again.
             consumption.fall_back(position)
             return
         consumption.begin_again(position, books.order.end, books.order.coming())
@@ -195,7 +199,7 @@ class Trainers:
     def _reach(
         self, name: str, consumption: Consumption, told: Position, events: list[PhaseEvent], out: list[Instruction]
     ) -> None:
-        """Count everything before a position as done, if it is not."""
+        """Count everything before a position as done."""
         position, bit = min(told, self._end), self._books.parts.bit[name]
         if consumption.position() >= position and not self._books.outstanding.is_left_before(bit, position):
             return
@@ -204,7 +208,7 @@ class Trainers:
         self._step_over(name, range(min(position.phase_index + 1, self._end.phase_index)), out)
 
     def _step_over(self, name: str, phases: range, out: list[Instruction]) -> None:
-        """Free, and issue no more, what a trainer wants no longer of these phases."""
+        """Free the clips of these phases that a trainer no longer wants, and stop issuing them to it."""
         books = self._books
         self._departures.note()
         self._stragglers.pass_over(name)

@@ -1,7 +1,7 @@
-"""Which clips a consumer is done with, kept as small as the order of consumption allows.
+"""Which clips a consumer is done with, stored as compactly as the order of consumption allows.
 
-Consumers take clips in index order, so one watermark for each phase covers nearly all of them. Reports may overtake one
-another, and so may the ranks of a trainer; a small set holds the clips beyond the watermark that are done already.
+Consumers take clips in index order, so one watermark per phase covers nearly all of them. Reports may overtake one
+another, and so may the ranks of a trainer; a small set holds the clips beyond the watermark that are already done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ConsumerState, Indices
 
 BLOCK = 1024
-"""Indices of one block."""
+"""Indices per block."""
 
 
 class IndexSet(Set[int]):
-    """Sets of indices that stay small however many they hold: bitmaps of blocks.
+    """A set of indices that stays small however many it contains: bitmaps of blocks.
 
-    Ten million indices take at most 1.3 MB, in memory and as a message, in any pattern. A few take a few hundred bytes.
+    Ten million indices take at most 1.3 MB, in memory and as a message, in any pattern. A few indices take a few
+    hundred bytes.
     """
 
     __slots__ = ("_blocks", "_size")
@@ -34,7 +35,7 @@ class IndexSet(Set[int]):
 
     @classmethod
     def of(cls, message: Indices) -> Self:
-        """The set that a message holds. Raises `ValueError` if no set makes such a message."""
+        """Read a set from a message. Raises `ValueError` if no set would produce this message."""
         made = cls()
         if len(set(message.blocks)) != len(message.blocks) or any(not 0 < len(b) <= BLOCK // 8 for b in message.bits):
             raise ValueError("indices in blocks that are there twice, or have too many or none")
@@ -43,13 +44,13 @@ class IndexSet(Set[int]):
         return made
 
     def message(self) -> Indices:
-        """The set as a message."""
+        """Return the set as a message."""
         blocks = sorted(self._blocks)
         bits = [self._blocks[block] for block in blocks]
         return Indices(blocks=blocks, bits=[value.to_bytes(-(-value.bit_length() // 8), "little") for value in bits])
 
     def add(self, index: int) -> bool:
-        """Add an index; False if it was in the set."""
+        """Add an index. Returns False if it was already in the set."""
         block, bit = index // BLOCK, 1 << index % BLOCK
         present = self._blocks.get(block, 0)
         if present & bit:
@@ -74,7 +75,7 @@ class IndexSet(Set[int]):
             self.add(index)
 
     def fill(self, first: int, end: int) -> None:
-        """Add the indices from `first` to before `end`, if there are any."""
+        """Add the indices from `first` up to, but not including, `end`."""
         for block in range(first // BLOCK, -(-end // BLOCK)) if first < end else ():
             low, high = max(first - block * BLOCK, 0), min(end - block * BLOCK, BLOCK)
             present = self._blocks.get(block, 0)
@@ -83,21 +84,21 @@ class IndexSet(Set[int]):
 
     @property
     def first(self) -> int:
-        """The lowest index of a set that is not empty."""
+        """The lowest index of a non-empty set."""
         return next(iter(self))
 
     @property
     def last(self) -> int:
-        """The highest index of a set that is not empty."""
+        """The highest index of a non-empty set."""
         block = max(self._blocks)
         return block * BLOCK + self._blocks[block].bit_length() - 1
 
     def block(self, block: int) -> int:
-        """The bits of the indices from `block * BLOCK` on, as many as a block has."""
+        """Return the bits of the `BLOCK` indices from `block * BLOCK`."""
         return self._blocks.get(block, 0)
 
     def take_run(self, start: int) -> int:
-        """Remove the indices that follow one another from `start` on; the first one after them."""
+        """Remove the consecutive indices from `start`, and return the first index after them."""
         while True:
             block, place = divmod(start, BLOCK)
             bits = self._blocks.get(block, 0)
@@ -132,24 +133,24 @@ _MOST_RETIRED = 64
 
 
 class Consumption:
-    """The clips one consumer is done with, over all phases."""
+    """The clips that one consumer is done with, over all phases."""
 
     def __init__(self, sizes: Sequence[int], start: Position, rest: Position, absent: bool = False) -> None:
         """`sizes`: clips of each phase. Everything before `start` is done; `absent`: a loop that wants nothing yet.
-        `rest`: where the phases begin that follow all epochs."""
+        `rest`: the beginning of the phases that follow all epochs."""
         self._sizes = sizes
         self._rest = rest
         self.incarnation = ""
-        """Of a loop: which of the processes that had its name takes part."""
+        """For a loop: the process that currently takes part under its name."""
         self.retired: list[str] = []
-        """The incarnations before it, as many as matter."""
+        """Its previous incarnations, up to a limit."""
         self.begin(start)
         if absent:
             self.leave()
 
     @classmethod
     def restored(cls, sizes: Sequence[int], rest: Position, state: ConsumerState) -> Self:
-        """The clips that a message names as done. Raises `ValueError` for clips that no phase has."""
+        """Restore from a message. Raises `ValueError` if it names clips that no phase has."""
         name = state.consumer
         if len(state.below) != len(sizes):
             raise ValueError(f"{name} has {len(state.below)} phases, and the job {len(sizes)}")
@@ -171,7 +172,7 @@ class Consumption:
         return consumption
 
     def state(self, consumer: str) -> ConsumerState:
-        """All of it, as a message."""
+        """Return the complete state as a message."""
         return ConsumerState(
             consumer=consumer,
             start=self.start.message(),
@@ -185,28 +186,29 @@ class Consumption:
         )
 
     def begin(self, start: Position) -> None:
-        """Want everything from here on, and nothing before it."""
+        """Want everything from here, and nothing before it."""
         self.absent = False
         """A loop that takes no part: it counts as done with everything."""
         self.start = start
         self._wanted_from = start
-        """Before `start` if it fell back to there: it is done with what lies between, and wants it again."""
+        """Before `start` if the consumer fell back to there: it is done with the clips in between, and wants them
+        again."""
         self.stopped: Position | None = None
-        """Of a trainer that stopped early: it wants nothing from here to the phases that follow all epochs."""
+        """For a trainer that stopped early: it wants nothing from here to the phases that follow all epochs."""
         self._below = [self._before(phase_index) for phase_index in range(len(self._sizes))]
         self._beyond: dict[int, IndexSet] = {}
         self.total = sum(self._below)
-        """How many clips of all phases are done."""
+        """Number of clips of all phases that are done."""
 
     def replace_incarnation(self, incarnation: str) -> None:
-        """Another process has this name now."""
+        """Another process has taken this name."""
         if self.incarnation:
             self.retired = [*self.retired, self.incarnation][-_MOST_RETIRED:]
         self.incarnation = incarnation
 
     @property
     def next_start(self) -> Position:
-        """From here on it wants everything that is issued from now on."""
+        """The consumer wants everything from here that is issued from now on."""
         return self.start if self.stopped is None else max(self.start, self._rest)
 
     def stop(self, position: Position) -> None:
@@ -223,7 +225,7 @@ class Consumption:
             self.total += self.done(phase_index) - before
 
     def reach(self, position: Position) -> dict[int, list[int]]:
-        """Count everything before a position as done, and want nothing of it; by phase, what was not done before."""
+        """Count everything before a position as done, and no longer want it. Returns the newly done clips by phase."""
         fresh = {}
         for phase_index, size in enumerate(self._sizes[: position.phase_index + 1]):
             end = size if phase_index < position.phase_index else min(position.index, size)
@@ -235,11 +237,12 @@ class Consumption:
         return fresh
 
     def fall_back(self, position: Position) -> None:
-        """Want again, when asked for, what it is done with from here on."""
+        """Want clips from here again on request, although they are done."""
         self._wanted_from = min(self._wanted_from, position)
 
     def begin_again(self, position: Position, end: Position, coming: Set[int]) -> None:
-        """Be done with nothing from here on that was not issued yet: from `end` on, and `coming` before it."""
+        """Mark the clips from `position` that were not issued yet as not done: those from `end`, and those in `coming`
+        before it."""
         self.start = self._wanted_from = position
         if self.stopped is not None and position < self.stopped:
             self.stopped = None
@@ -261,14 +264,14 @@ class Consumption:
         self.absent = True
 
     def add(self, phase_index: int, index: int) -> bool:
-        """Count a clip as done; False if it was done before."""
+        """Count a clip as done. Returns False if it was already done."""
         if self.has(phase_index, index):
             return False
         self.add_all(phase_index, {index})
         return True
 
     def add_all(self, phase_index: int, indices: set[int]) -> None:
-        """Count clips as done that were not done before."""
+        """Count clips as done. None of them may be done already."""
         self.total += len(indices)
         below = self._below[phase_index]
         end = below + len(indices)
@@ -288,34 +291,34 @@ class Consumption:
         return index < self._below[phase_index] or index in self._beyond.get(phase_index, ())
 
     def wants(self, phase_index: int, index: int) -> bool:
-        """Whether this clip is one of those that the consumer began or goes on with."""
+        """Whether this clip belongs to those that the consumer began with or continues with."""
         return (phase_index, index) >= self._wanted_from and not self.skips(phase_index, index)
 
     def skips(self, phase_index: int, index: int) -> bool:
-        """Whether the consumer stopped before this clip, and wants none before the phases that follow all epochs."""
+        """Whether the consumer stopped before this clip and wants nothing until the phases that follow all epochs."""
         return self.stopped is not None and self.stopped <= (phase_index, index) < self._rest
 
     def owes(self, phase_index: int, index: int) -> bool:
-        """Whether the consumer is not done with this clip, and wants it."""
+        """Whether the consumer wants this clip and is not done with it."""
         return self.wants(phase_index, index) and not self.has(phase_index, index)
 
     def done(self, phase_index: int) -> int:
-        """How many clips of a phase are done."""
+        """Return how many clips of a phase are done."""
         return self._below[phase_index] + len(self._beyond.get(phase_index, ()))
 
     def position(self) -> Position:
-        """The first clip that is not done."""
+        """Return the position of the first clip that is not done."""
         for phase_index, (below, size) in enumerate(zip(self._below, self._sizes, strict=True)):
             if below < size:
                 return Position(phase_index, below)
         return Position(len(self._sizes), 0)
 
     def below(self, phase_index: int) -> int:
-        """The first clip of a phase that is not done."""
+        """Return the first index of a phase that is not done."""
         return self._below[phase_index]
 
     def block(self, phase_index: int, block: int) -> int:
-        """The bits of the clips that are done, of one block of indices (`IndexSet.block`)."""
+        """Return the bits of the done clips in one block of indices (`IndexSet.block`)."""
         below = min(max(self._below[phase_index] - block * BLOCK, 0), BLOCK)
         beyond = self._beyond.get(phase_index)
         return (1 << below) - 1 | (beyond.block(block) if beyond is not None else 0)
@@ -327,9 +330,9 @@ class Consumption:
 
 
 def done_by_all(consumption: Collection[Consumption], phase_index: int, end: int) -> int:
-    """How many of the clips before the index `end` of a phase all of them are done with.
+    """Return how many clips of a phase, before the index `end`, all these consumers are done with.
 
-    Blocks of indices are counted at once: a phase may have millions of clips, and the master waits meanwhile.
+    Counts whole blocks of indices at once: a phase may have millions of clips, and the master waits meanwhile.
     """
     below = min(end, *(each.below(phase_index) for each in consumption))
     if below == end:

@@ -1,6 +1,6 @@
-"""What is issued next: first clips that have to be made again, then new ones, then those of the catch-up queues.
+"""Decides what is issued next: first lost clips, then new ones, then clips from the catch-up queues.
 
-Where all consumers keep in step, new ones wait at a distance from the slowest.
+If all consumers keep in step, new clips wait at a bounded distance from the slowest.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from essp_master.ledger.stragglers import Stragglers
 
 
 class Lead:
-    """How far a consumer may be ahead of the slowest one, where all keep in step. Part of the ledger.
+    """Bounds how far a consumer may be ahead of the slowest one, if all keep in step. Part of the ledger.
 
-    Nobody can train what was not issued, so the order of issue waits at that distance from the slowest consumer. A
-    budget that holds several passes of small clips would otherwise let the fastest consumer be as many passes ahead.
+    No consumer can train a clip that was not issued, so issuing stops at that distance from the slowest consumer.
+    Otherwise, with a budget that holds several passes of small clips, the fastest consumer could be that many passes
+    ahead.
 
-    What is left of the slowest consumer's own phase is always issued: no batch reaches beyond it, so the slowest
-    consumer never waits for what is held back here, and the job comes to its end. No phase is longer than a pass, so
-    that exceeds no bound.
+    The rest of the slowest consumer's own phase is always issued. No batch reaches beyond a phase, so the slowest
+    consumer never waits for clips that are held back here, and the job completes. No phase is longer than a pass, so
+    this exceeds no bound.
     """
 
     def __init__(self, books: Books) -> None:
         config = books.config
         self._books = books
         self._before = [0, *accumulate(phase.clips for phase in config.phases)]
-        """For each phase, the clips of all phases before it."""
+        """For each phase, the number of clips in all phases before it."""
         self._most = config.lead_clips if len(books.consumption) > 1 and not config.catch_up_bytes else 0
 
     @property
@@ -39,7 +40,8 @@ class Lead:
         return min(consumption.total for consumption in self._books.consumption.values())
 
     def reach(self, phase_index: int, slowest: int) -> int:
-        """Clips of this phase may be issued up to this index. `slowest`: as above; it only changes with reports."""
+        """Return the index up to which clips of this phase may be issued. `slowest`: see above; it changes only with
+        reports."""
         before = self._before[phase_index]
         return slowest + self._most - before if self._most and before > slowest else sys.maxsize
 
@@ -53,7 +55,7 @@ class Lead:
 
 
 class Issuer:
-    """Issues as far as the credit and the lead go. Part of the ledger."""
+    """Issues as far as credit and lead allow. Part of the ledger."""
 
     def __init__(self, books: Books, stragglers: Stragglers, lead: Lead, closer: Closer) -> None:
         self._books = books
@@ -63,22 +65,23 @@ class Issuer:
         self._closer = closer
 
     def issue(self, out: list[Instruction]) -> None:
-        """Add to `out` what can be issued now."""
+        """Append to `out` everything that can be issued now."""
         self.issue_again(out)
         while not self._outstanding.settled and not self._outstanding.in_line:
             if self._outstanding.resume_preempted():
                 self.issue_again(out)
-            elif not self._stragglers.leave_one_behind(out):  # a consumer that may stand still has the room
+            elif not self._stragglers.leave_one_behind(out):  # a consumer that may be stuck occupies the room
                 break
         if self._outstanding.settled:
             self._issue_new(out)
         if self._stragglers.bits and not self._outstanding.in_line:
-            # Not only when all is settled: stragglers ask for preempted clips once they have had those before them.
+            # Not only when all is settled: stragglers ask for preempted clips once they have received those before
+            # them.
             self._stragglers.issue(out)
             self.issue_again(out)
 
     def issue_again(self, out: list[Instruction]) -> None:
-        """Add to `out` what has to be made again, as far as there is room."""
+        """Append to `out` the clips that must be rebuilt, as far as there is room."""
         reissued = self._outstanding.reissue(out)
         self._books.counts.issued += reissued
         self._books.counts.reissued += reissued
@@ -86,7 +89,7 @@ class Issuer:
     def _issue_new(self, out: list[Instruction]) -> None:
         books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0
         order, phases, names = books.order, books.phases, books.parts.names
-        if not order.wanted:  # every loop is away
+        if not order.wanted:  # every loop is absent
             return
         slowest = self._lead.slowest
         while (unit := order.peek()) is not None:
@@ -104,6 +107,8 @@ class Issuer:
                 if not consumers and stragglers.hold(position):
                     break
             room = outstanding.room(phase_index, consumers)
+            # No room for new clips. Moving a straggler to a catch-up queue may free some; then this unit is tried
+            # again.
             if len(clips) > room:
                 if stragglers.leave_one_behind(out):
                     continue

@@ -1,21 +1,21 @@
 """The ledger: the account of every clip of one job, as a pure state machine.
 
-Events go in, instructions come out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing,
-with one exception: what a consumer said before a restart has to come before what it says afterwards (`essp.progress` is
-one partition).
+Events go in, instructions come out, without I/O, clocks or randomness. Duplicated, reordered and late events change
+nothing, with one exception: a consumer's messages from before a restart must arrive before those from after it
+(`essp.progress` has one partition).
 
     planned ──issue──▶ outstanding ──every consumer is done──▶ closed
                          │   ▲
                          │   └── lost, stalled, replaced: issued again, in place
                          └──▶ skipped: undecodable, and no video may replace it
 
-`states.py` has the states of an outstanding clip, and the table of their transitions. `order.py` has the order of
-issue: that of the phases, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest
-consumer (`issuing.py`) allow.
+`states.py` has the states of an outstanding clip and their transition table. `order.py` has the order of issue: phase
+after phase, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest consumer
+(`issuing.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
-them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows tells
-it so when it resumes, and with its next checkpoint (`consumers.py`).
+them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows
+reports that when it resumes, and with its next checkpoint (`consumers.py`).
 
 In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
 is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
@@ -58,17 +58,16 @@ from essp_master.ledger.outstanding import Credits, Entry, outstanding_clips
 from essp_master.ledger.stragglers import Stragglers
 
 _MOST_LOSSES = 10
-"""A clip whose bytes vanish more often than this is not unlucky: something removes them."""
+"""If a clip's bytes vanish more often than this, it is not bad luck: something removes them."""
 
 
 class Ledger:
-    """The account of one job. Not thread-safe."""
+    """The ledger of one job. Not thread-safe."""
 
     def __init__(self, config: LedgerConfig, state: LedgerState | None = None) -> None:
-        """`state`: of an earlier ledger of this job, which this one continues; see `state`.
+        """`state`: from an earlier ledger of this job, which this one continues; see `state`.
 
-        Raises `ConfigError` for the state of another job, and `ValueError` or `LookupError` for one that contradicts
-        itself.
+        Raises `ConfigError` for the state of another job, and `ValueError` or `LookupError` for an inconsistent one.
         """
         books = Books.opened(config) if state is None else Books.restored(config, state)
         self.counts = books.counts
@@ -77,7 +76,7 @@ class Ledger:
         self.finals = set(config.finals)
         self.paused = False
         self.finishes = False
-        """Paused, but what is outstanding is made again where it has to be."""
+        """Paused, but outstanding clips are rebuilt if they are lost."""
         self.ended = False
         self.phase_events: list[PhaseEvent] = []
         """What the last message changed. Duplicates and late messages change nothing."""
@@ -101,14 +100,14 @@ class Ledger:
         if state is not None:
             self._restore(state)
 
-    # --- what the shell calls ---
+    # --- called by the shell ---
 
     def start(self) -> list[Instruction]:
         """Begin to issue."""
         return self.issue()
 
     def issue(self) -> list[Instruction]:
-        """Issue what can be issued now. Call this after `account`, once for all messages that came together."""
+        """Issue what can be issued now. Call this after `account`, once for all messages that arrived together."""
         out: list[Instruction] = []
         if not self.paused and not self.ended:
             self._issuer.issue(out)
@@ -121,7 +120,7 @@ class Ledger:
         return out
 
     def account(self, progress: Progress) -> list[Instruction]:
-        """Account for one message of `essp.progress`, and issue nothing yet."""
+        """Account for one message from `essp.progress`, without issuing anything yet."""
         out: list[Instruction] = []
         self.phase_events = []
         if self.ended:
@@ -149,8 +148,8 @@ class Ledger:
         return out
 
     def pause(self, finishes: bool = False) -> None:
-        """Issue nothing until `resume`; outstanding clips go on. `finishes`: those that are lost are made again, so
-        that consumers can finish what they have in hand."""
+        """Issue nothing until `resume`; work on outstanding clips continues. `finishes`: lost clips are rebuilt, so
+        that consumers can finish the batches that they have begun."""
         self.paused, self.finishes = True, finishes
 
     def resume(self) -> list[Instruction]:
@@ -159,15 +158,15 @@ class Ledger:
         return self.issue()
 
     def stalled(self) -> list[Instruction]:
-        """No message came for long: issue again what no worker has made.
+        """No message came for a long time: issue again what no worker has made.
 
-        The message of a seed may be lost, or the worker's report. To make a clip twice is harmless. What was made, and
-        whose message is lost, its consumers ask for.
+        A seed's message or a worker's report may be lost. Making a clip twice is harmless. If a clip was made and only
+        its message was lost, its consumers ask for it.
         """
         return self._issue_again(self._outstanding.unmade())
 
     def issue_inherited(self) -> list[Instruction]:
-        """Issue again what no worker has made of what an earlier ledger had issued; once."""
+        """Issue again, once, what an earlier ledger had issued and no worker has made."""
         inherited, self._inherited = self._inherited, set()
         return self._issue_again([entry for entry in self._outstanding.unmade() if entry.position in inherited])
 
@@ -182,13 +181,14 @@ class Ledger:
                 self._departures.drop(entry, out)
         return [*out, *self.issue()]
 
-    # --- state out and in ---
+    # --- state ---
 
     def state(self) -> LedgerState:
-        """All that a ledger of the same configuration needs to answer every later event as this one would.
+        """Return everything that a ledger of the same configuration needs to answer every later event as this one
+        would.
 
-        The shell has to remember whether the job is paused or has ended. If its process died with instructions that
-        it had not carried out, `issue_inherited` gives them again.
+        The shell must remember whether the job is paused or has ended. If its process died with instructions that it
+        had not carried out, `issue_inherited` returns them again.
         """
         queues, replaced = self._stragglers.state()
         entries, plain = self._outstanding.state()
@@ -207,6 +207,7 @@ class Ledger:
 
     def _restore(self, state: LedgerState) -> None:
         self.finals |= set(state.finals)
+        # The queues come first: restoring an outstanding clip assigns it to the catch-up queue that issued it.
         self._stragglers.restore(state.catch_up_queues, state.replaced)
         for clip in outstanding_clips(state):
             plan = self._config.plan_of(clip.position.phase_index)
@@ -218,7 +219,7 @@ class Ledger:
 
     @property
     def credits(self) -> Credits:
-        """The bytes outstanding, and their budget."""
+        """The outstanding bytes and their budget."""
         return self._outstanding.credits
 
     @property
@@ -228,15 +229,15 @@ class Ledger:
 
     @property
     def outstanding(self) -> int:
-        """Clips that are outstanding."""
+        """Number of outstanding clips."""
         return len(self._outstanding)
 
     def backlog(self) -> dict[str, int]:
-        """`decoder` or stream -> clips that wait to be made, or are being made."""
+        """Return `decoder` or stream -> clips that wait to be made or are being made."""
         return dict(zip(("decoder", *self._parts.streams), self._outstanding.backlog(), strict=True))
 
     def loops(self) -> list[Loop]:
-        """The loops that take part, and where they began."""
+        """Return the loops that take part, with their starting positions."""
         return self._members.present()
 
     def has_stopped(self, trainer: str) -> bool:
@@ -246,16 +247,16 @@ class Ledger:
 
     @property
     def holds_back(self) -> bool:
-        """Whether more would be issued if the slowest consumer were not as far behind the fastest as it may be."""
+        """Whether more would be issued if the slowest consumer were not as far behind as it may be."""
         return not self.paused and not self.ended and self._lead.holds_back()
 
     def untrained(self, consumer: str) -> int:
-        """Clips that were issued in their turn, and that this consumer is not done with."""
+        """Return the number of clips that were issued in their turn and that this consumer is not done with."""
         return max(0, sum(phase.issued for phase in self.phases) - self.consumption[consumer].total)
 
     @property
     def out_of_credit(self) -> bool:
-        """Whether more would be issued if consumers were done with more: for lack of credit, or to hold them back."""
+        """Whether progress of the consumers would allow more to be issued: credit is used up, or they are held back."""
         return not self.paused and not self.ended and self._books.order.peek() is not None
 
     # --- events ---
@@ -279,7 +280,7 @@ class Ledger:
             self._fail(f"{stage_word(event.stage)}: {event.reason}", out)
 
     def _undoable(self, event: Failed, out: list[Instruction]) -> None:
-        """A clip or a stream of it cannot be made."""
+        """A clip or one of its streams cannot be made."""
         part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stage == EXTRACTOR else CLIP
         entry = self._current(event.clip)
         if entry is None or entry.made >> part & 1 or not entry.left & self._parts.ackers[part]:
@@ -300,10 +301,12 @@ class Ledger:
             self._fail(f"{failing}; the last was {event.clip.video_id}: {event.reason}", out)
 
     def _lost(self, event: Failed, out: list[Instruction]) -> None:
-        """Bytes are gone, or never came: make them again, unless that is under way or nobody needs them any more."""
+        """Bytes are gone, or never arrived: make them again, unless that is under way or no consumer needs them any
+        more."""
         phase_index = self._phase_index.get((event.clip.purpose, event.clip.epoch))
         if phase_index is None:
             return
+        # First let a trainer fall back: only then does the ledger know that it wants this clip again.
         name = consumer_of(event)
         self._trainers.asked(name, Position(phase_index, event.clip.index))
         entry = self._losses.lost(phase_index, event)
@@ -324,22 +327,24 @@ class Ledger:
         wanting = self._departures.wanting(entry) | bit
         if not wanting:
             self._departures.drop(entry, out)
+            # A clip of a catch-up queue that another consumer needs too belongs to no queue any more.
             return
         if entry.catch_up is not None and bit & ~entry.catch_up.bit:
             self._outstanding.move(entry, None)
         self._outstanding.request(entry, wanting)
 
     def _current(self, clip: ClipRef) -> Entry | None:
-        """The clip that a report is about, if its seed is out and this is its present attempt."""
+        """Return the clip that a report is about, if its seed is out and the attempt is the current one."""
         phase_index = self._phase_index.get((clip.purpose, clip.epoch))
         entry = self._outstanding.get((phase_index, clip.index)) if phase_index is not None else None
         return entry if entry is not None and entry.expects(clip.attempt) else None
 
     def _skip(self, entry: Entry, consumers: int, reason: str, out: list[Instruction]) -> None:
-        """Have consumers step over a clip, those included that are owed it by a catch-up queue."""
+        """Make consumers step over a clip, including those whose catch-up queue owes it to them."""
         phase_index, index = entry.position
         self.counts.skipped += 1
         self.phases[phase_index].skipped.add(index)
+        # Before the consumers count as done: afterwards none of them would be owed the clip.
         owed = self._stragglers.owed(entry.position) & consumers
         if owed:
             self._outstanding.owe(entry)
@@ -350,12 +355,13 @@ class Ledger:
         for name in names:
             self.consumption[name].add(phase_index, index)
             self._outstanding.acked(entry, self._parts.bit[name], self._parts.part[name])
+        # A stream that is skipped is not extracted, so its extractor is done with the clip as well.
         for part in parts - {CLIP}:
             self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
         self._closer.acked(entry, out)
 
     def _replacement(self, entry: Entry) -> PlannedClip | None:
-        """The clip of another video for this index; None if there may be none."""
+        """Return the clip of another video for this index, or None if no replacement is possible."""
         phase_index, index = entry.position
         attempt = entry.clip.attempt + 1
         if not self._config.replaceable[phase_index] or attempt > self._config.replacements:

@@ -1,10 +1,10 @@
 """The order of issue: every clip of every phase that some consumer still wants, as work units.
 
-It is a function of the plans and of where the consumers start, never of timing. The phases follow one another. Within
-a phase the order is that of `Plan.units`; long units are divided (`planning/work_units.py`). The order asks the plan
-for one stretch of indices at a time: a locality window, or as many as are planned at once without one.
+It is a function of the plans and of where the consumers start, never of timing. The phases follow one another. Within a
+phase, units come in the order of `Plan.units`; long units are divided (`planning/work_units.py`). The order asks the
+plan for one stretch of indices at a time: a locality window, or `_STRETCH` indices without one.
 
-A straggler has an order of its own beside it: its catch-up queue.
+A straggler has a separate order: its catch-up queue.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from essp_master.ledger.consumption import IndexSet
 
 Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], int]
 """A phase's index, clips of one video in it, and the consumers that want them (bits of `ClipParts`). A plain tuple,
-since in a random order nearly every clip is a unit of its own."""
+since in a random order nearly every clip is a unit by itself."""
 
 _BEGINNING = Position(0, 0)
 _STRETCH = 64
-"""Indices that are planned at once when there is no locality window."""
+"""Indices planned at once if there is no locality window."""
 
 
 class IssueOrder:
     """The units to issue, one after the other."""
 
     def __init__(self, config: LedgerConfig, start: Mapping[int, Position], window: int = 0) -> None:
-        """`start`: the bit of each consumer that gets these units -> where it starts. `window`: indices that are issued
-        together, default: the job's."""
+        """`start`: the bit of each consumer that gets these units -> where it starts. `window`: number of indices
+        issued together; default: the job's."""
         self._sizes = [phase.clips for phase in config.phases]
         self._plan_of = config.plan_of
         self._start = dict(start)
@@ -46,18 +46,18 @@ class IssueOrder:
         self._phase_index = first.phase_index
         self._begin = self._end = first.index
         self._units: list[Unit] = []
-        """The units to come of the stretch from `_begin` to `_end`, the next one last."""
+        """The remaining units of the stretch from `_begin` to `_end`, the next one last."""
         self._known_coming: set[int] | None = None
-        """Their indices, once somebody has asked for them; only then is it worth while to keep them."""
+        """Their indices, computed on first use; only then is it worthwhile to maintain them."""
 
     def state(self) -> IssueState:
-        """How far it has come, as a message."""
+        """Return the progress as a message."""
         coming = self.coming()
         issued = IndexSet(index for index in range(self._begin, self._end) if index not in coming)
         return IssueState(phase_index=self._phase_index, begin=self._begin, end=self._end, issued=issued.message())
 
     def restore(self, state: IssueState) -> None:
-        """Go on where `state` had come to."""
+        """Continue from the progress in `state`."""
         self._phase_index, self._begin, self._end = state.phase_index, state.begin, state.end
         issued = IndexSet.of(state.issued)
         units = [
@@ -68,7 +68,7 @@ class IssueOrder:
         self._turn_to(units)
 
     def peek(self) -> Unit | None:
-        """The next unit, or None when all were taken."""
+        """Return the next unit, or None if all were taken."""
         while not self._units:
             if not self._advance():
                 return None
@@ -83,8 +83,8 @@ class IssueOrder:
         return unit
 
     def take_alike(self, clips: int, reach: int) -> list[tuple[PlannedClip, ...]]:
-        """Take the units from that of `peek` on that are for the same consumers, as long as they have at most so many
-        clips together, and each of them ends before the index `reach`."""
+        """Take the next units, starting with the one of `peek`, as long as they are for the same consumers, have at
+        most `clips` clips together, and each ends before the index `reach`."""
         coming, taken, self._known_coming = self._units, [], None
         _, unit, consumers = coming[-1]
         wanted = consumers
@@ -98,7 +98,7 @@ class IssueOrder:
         return taken
 
     def place(self, bit: int, start: Position | None) -> None:
-        """Have a consumer get units from here on; None: no more of them."""
+        """Give a consumer units from `start`; None: no more units."""
         if start is None:
             self._start.pop(bit, None)
         else:
@@ -113,9 +113,9 @@ class IssueOrder:
         self._turn_to(units)
 
     def pass_over(self) -> Iterator[tuple[int, int, int]]:
-        """Go to the first clip that some consumer wants, if that is beyond this stretch.
+        """Advance to the first clip that some consumer wants, if it lies beyond this stretch.
 
-        Gives what is passed over: a phase, and the first of its indices and the one after the last.
+        Yields what is passed over: a phase, the first of its indices, and the index after the last.
         """
         first = min(self._start.values(), default=_BEGINNING)
         if first <= self.end:
@@ -133,17 +133,17 @@ class IssueOrder:
 
     @property
     def wanted(self) -> bool:
-        """Whether any consumer gets units from here."""
+        """Whether any consumer gets units from this order."""
         return bool(self._start)
 
     @property
     def begin(self) -> Position:
-        """Where the present stretch begins."""
+        """The beginning of the present stretch."""
         return Position(self._phase_index, self._begin)
 
     @property
     def end(self) -> Position:
-        """Where the present stretch ends, and the next one will begin."""
+        """The end of the present stretch, where the next one will begin."""
         return Position(self._phase_index, self._end)
 
     def passed(self, position: Position) -> bool:
@@ -154,13 +154,13 @@ class IssueOrder:
         return index not in self.coming()
 
     def count_passed(self, phase_index: int) -> int:
-        """How many clips of a phase were taken, or lie before every consumer's start."""
+        """Return how many clips of a phase were taken, or lie before every consumer's start."""
         if phase_index != self._phase_index:
             return self._sizes[phase_index] if phase_index < self._phase_index else 0
         return self._end - len(self.coming())
 
     def has_passed_from(self, start: Position) -> bool:
-        """Whether any clip from `start` on was taken, or lies before every consumer's start."""
+        """Whether any clip from `start` was taken, or lies before every consumer's start."""
         for phase_index in range(start.phase_index, min(self._phase_index + 1, len(self._sizes))):
             first = start.index if phase_index == start.phase_index else 0
             if phase_index < self._phase_index:
@@ -171,17 +171,17 @@ class IssueOrder:
         return False
 
     def coming(self) -> set[int]:
-        """The indices of the present stretch that were not taken."""
+        """Return the indices of the present stretch that were not taken yet."""
         if self._known_coming is None:
             self._known_coming = {clip.index for _, clips, _ in self._units for clip in clips}
         return self._known_coming
 
     def _turn_to(self, units: Sequence[Unit]) -> None:
-        """Have these units come next."""
+        """Make these units the next ones."""
         self._units, self._known_coming = [*reversed(units)], None
 
     def _advance(self) -> bool:
-        """Turn to the next stretch; False if there is none."""
+        """Advance to the next stretch. Returns False if there is none left."""
         while self._phase_index < len(self._sizes):
             self._begin, size = self._end, self._sizes[self._phase_index]
             if self._begin < size:
@@ -201,13 +201,14 @@ class IssueOrder:
             else:
                 parts += units_of(unit, most, self._together)
         begin, end = self.begin, self.end
+        # All clips of the stretch have the same consumers, unless one starts within it.
         if not any(begin < start < end for start in self._start.values()):
             wanted = sum(bit for bit, start in self._start.items() if start <= begin)
             return [(phase_index, tuple(clips), wanted) for clips in parts]
         return [unit for clips in parts for unit in self._by_consumers(phase_index, clips)]
 
     def _by_consumers(self, phase_index: int, clips: Sequence[PlannedClip]) -> Iterator[Unit]:
-        """Divide a unit where some of its clips lie before the start of a consumer."""
+        """Divide a unit if some of its clips lie before the start of a consumer."""
         groups: dict[int, list[PlannedClip]] = {}
         for clip in clips:
             position = Position(phase_index, clip.index)
@@ -219,10 +220,10 @@ class IssueOrder:
 
 @dataclass(slots=True, eq=False)
 class CatchUpQueue:
-    """The catch-up queue of a straggler: it gets its clips from here, alone and at its own pace.
+    """The catch-up queue of a straggler, which gets its clips from here, alone and at its own pace.
 
-    The queue has an order of issue of its own, which begins at the first clip that the straggler is not done with, and
-    a share of the budget that nothing else may use. That share pays for the clips that no other consumer still wants.
+    The queue has its own order of issue, which begins at the first clip that the straggler is not done with, and a
+    share of the budget that nothing else may use. That share pays for the clips that no other consumer still wants.
     """
 
     consumer: str
@@ -231,21 +232,21 @@ class CatchUpQueue:
     order: IssueOrder
     share_bytes: int
     joins: Position | None = None
-    """From here on the consumer gets its clips with the others again. Not known while it is far behind."""
+    """From this position, the consumer gets its clips together with the others again. None while it is far behind."""
     bytes: int = 0
-    """Bytes that its clips take up, or that are reserved for them."""
+    """Bytes that its clips occupy, or that are reserved for them."""
     positions: set[Position] = field(default_factory=set)
-    """Its clips."""
+    """The positions of its clips."""
     _furthest: list[tuple[int, int]] = field(default_factory=list)
     """A heap of the negated `positions`, present and former ones."""
 
     def add(self, position: Position) -> None:
-        """Have a clip take up this queue's share."""
+        """Charge a clip to this queue's share."""
         self.positions.add(position)
         heapq.heappush(self._furthest, (-position.phase_index, -position.index))
 
     def furthest(self) -> Position | None:
-        """The last of its clips, in the order of the plan."""
+        """Return the last of its clips in the order of the plan, or None."""
         while self._furthest:
             phase_index, index = self._furthest[0]
             position = Position(-phase_index, -index)

@@ -1,17 +1,17 @@
-"""The clips that are outstanding, and their bytes against the budget.
+"""The outstanding clips, and their bytes against the budget.
 
-A clip that has to be made again comes before anything new, and the lowest one first. If the budget has no room for it,
-it preempts the furthest clips that are ready, or that wait in line themselves: their bytes are freed, and they are made
-again when there is room for them or a consumer asks for them. Until then nothing new is issued. Consumers take clips in
-index order, so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and
-yet never gets stuck.
+A clip that must be rebuilt comes before anything new, and the lowest one first. If the budget has no room for it, it
+preempts the furthest clips that are ready or wait in line themselves: their bytes are freed, and they are rebuilt
+when there is room or a consumer asks for them. Until then nothing new is issued. Consumers take clips in index order,
+so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and yet never
+gets stuck.
 
 A consumer may have read a clip that is preempted, and never ask for it: it needs the rest of its batch, which may not
-be issued yet. So what was preempted does not wait to be asked for.
+be issued yet. So preempted clips are rebuilt without being asked for.
 
-Nearly all clips are plain, and lie in columns (`plain.py`). What asks for one of them by its position gets an `Entry`.
+Nearly all clips are plain, and are stored in columns (`plain.py`). Looking one up by position turns it into an `Entry`.
 
-Catch-up queues (`order.py`) have shares of the budget that are kept free for them, whether they use them or not.
+Catch-up queues (`order.py`) have shares of the budget that are reserved for them, used or not.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from essp_master.ledger.states import (
 
 
 class Credits:
-    """Credits: the bytes of one job that may be outstanding at once.
+    """The bytes of one job that may be outstanding at once.
 
-    Before a seed is published, the ledger reserves the most bytes that its clip can take up. The actual size replaces
-    this once it is known. Nothing is issued beyond what is free, and the actual size is no larger as long as the bound
+    Before a seed is published, the ledger reserves the largest size that its clip can have. The actual size replaces
+    this once it is known. Nothing is issued beyond the free bytes, and actual sizes are no larger as long as the bound
     holds.
     """
 
@@ -57,44 +57,44 @@ class Credits:
 
     @property
     def free_bytes(self) -> int:
-        """How many more may be outstanding; less than 0: actual sizes have been larger than their bound."""
+        """How many more bytes may be outstanding; negative if actual sizes have exceeded their bound."""
         return self.budget_bytes - self.outstanding_bytes
 
     def fits(self, size: int) -> bool:
-        """Whether `size` more bytes are free; less than 0 gives bytes back."""
+        """Whether `size` more bytes are free; a negative size gives bytes back and always fits."""
         return size <= 0 or size <= self.free_bytes
 
 
 @dataclass(slots=True)
 class Entry:
-    """A clip that is outstanding, and not plain."""
+    """An outstanding clip that is not plain."""
 
     phase_index: int
     clip: PlannedClip
     left: int
-    """Who has yet to ack a part of it (bits of `ClipParts`)."""
+    """Who has yet to ack a part of the clip (bits of `ClipParts`)."""
     sizes: list[int]
     """Bytes reserved for each part."""
     state: OutstandingClip.State = ISSUED
     made: int = 0
-    """Which parts are in the cache (bits by part number)."""
+    """The parts that are in the cache (bits by part number)."""
     counted: int = 0
-    """Which parts have been counted as made since the last issue: the reported ones, and those read before that."""
+    """The parts counted as made since the last issue: those reported, and those read before they were reported."""
     losses: int = 0
     catch_up: CatchUpQueue | None = None
-    """The catch-up queue whose share of the budget it takes up."""
+    """The catch-up queue whose share of the budget it is charged to."""
 
     @property
     def position(self) -> Position:
-        """Where it is in the plan."""
+        """Its position in the plan."""
         return Position(self.phase_index, self.clip.index)
 
     def expects(self, attempt: int) -> bool:
-        """Whether a report of this attempt is about the seed that is out."""
+        """Whether a report of this attempt is about the current seed."""
         return self.clip.attempt == attempt and self.state not in WAITING
 
     def message(self) -> OutstandingClip:
-        """The entry as a message."""
+        """Return the entry as a message."""
         return OutstandingClip(
             position={"phase_index": self.phase_index, "index": self.clip.index},
             attempt=self.clip.attempt,
@@ -112,7 +112,7 @@ class Outstanding:
     """The outstanding clips of one job."""
 
     def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
-        """`bounds`: for each phase, the most bytes of each part of a clip."""
+        """`bounds`: for each phase, the largest size in bytes of each part of a clip."""
         self.credits = Credits(budget_bytes)
         self.catch_up_queues: dict[str, CatchUpQueue] = {}
         """By consumer."""
@@ -122,12 +122,12 @@ class Outstanding:
         self._plain: dict[int, PlainClips] = defaultdict(partial(PlainClips, parts))
         """By `phase_index`."""
         self._entries: dict[tuple[int, int], Entry] = {}
-        """Those that are not plain."""
+        """The clips that are not plain."""
         self._line: list[Position] = []
-        """A heap of the clips in line to be made again. Those that were closed meanwhile are skipped."""
+        """A heap of the clips in line to be rebuilt. Entries that were closed in the meantime are skipped."""
         self._preempted: set[tuple[int, int]] = set()
-        """Where clips are out of line, and nothing new is issued until they have been made again: all but those of
-        catch-up queues, which hold nobody up."""
+        """Positions of clips that are out of line: nothing new is issued until they have been rebuilt. Clips of
+        catch-up queues are excluded, since they block no one."""
         self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}
         """(`phase_index`, consumers) -> `_need`."""
 
@@ -136,16 +136,16 @@ class Outstanding:
 
     @property
     def in_step(self) -> int:
-        """Clips that are in no catch-up queue."""
+        """Number of clips that are in no catch-up queue."""
         return len(self) - sum(len(queue.positions) for queue in self.catch_up_queues.values())
 
     @property
     def lacks_shares(self) -> bool:
-        """Whether clips of others take up what is kept for catch-up queues."""
+        """Whether other clips occupy bytes that are reserved for catch-up queues."""
         return self._room(None) < 0
 
     def get(self, position: tuple[int, int]) -> Entry | None:
-        """The clip at a position, if it is outstanding. It is not plain from now on."""
+        """Return the clip at a position if it is outstanding. It is not plain from then on."""
         entry = self._entries.get(position)
         if entry is None:
             phase_index, index = position
@@ -157,14 +157,14 @@ class Outstanding:
         return entry
 
     def entries(self) -> list[Entry]:
-        """All of them, the lowest first. None is plain from now on."""
+        """Return all entries, the lowest first. No clip is plain from then on."""
         for phase_index, plain in list(self._plain.items()):
             for index in list(plain.clips):
                 self.get((phase_index, index))
         return [self._entries[position] for position in sorted(self._entries)]
 
     def to_count(self) -> dict[int, list[int]]:
-        """By phase, the clips whose end is counted once they are closed."""
+        """Return, by phase, the clips whose end is counted when they are closed."""
         clips = defaultdict(list, {phase_index: list(plain.clips) for phase_index, plain in self._plain.items()})
         for entry in self._entries.values():
             if entry.state not in REOPENED:
@@ -172,16 +172,16 @@ class Outstanding:
         return clips
 
     def reopened(self) -> list[Entry]:
-        """The clips whose end is not counted."""
+        """Return the clips whose end is not counted."""
         return [entry for entry in self._entries.values() if entry.state in REOPENED]
 
     def state(self) -> tuple[list[OutstandingClip], list[PlainColumns]]:
-        """All of them, as messages: those that are not plain, the lowest first, and those that are."""
+        """Return all clips as messages: those that are not plain, the lowest first, and the plain ones."""
         plain = [plain.columns(phase_index) for phase_index, plain in sorted(self._plain.items()) if plain.clips]
         return [self._entries[position].message() for position in sorted(self._entries)], plain
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
-        """Add the entry that a message holds. Raises `ValueError` if there can be none like it."""
+        """Add the entry from a message. Raises `ValueError` if no valid entry would produce it."""
         parts = len(self._ackers)
         known = state.state in STATES and not state.left >> self._parts.readers and not state.made >> parts
         if not known or len(state.sizes) != parts or (state.position.phase_index, clip.index) in self._entries:
@@ -215,20 +215,20 @@ class Outstanding:
 
     @property
     def in_line(self) -> bool:
-        """Whether clips wait in line to be made again."""
+        """Whether clips wait in line to be rebuilt."""
         return bool(self._line)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits to be made again, so that something new may be issued."""
+        """Whether nothing waits to be rebuilt, so that something new may be issued."""
         return not self._preempted and not self._line
 
     def unmade(self) -> list[Entry]:
-        """What was issued and is not ready for its consumers yet."""
+        """Return the issued clips that are not ready for their consumers yet."""
         return [entry for entry in self.entries() if entry.state not in WAITING and not self.ready(entry)]
 
     def backlog(self) -> list[int]:
-        """For each part, how many were issued and can be made by now, but are not."""
+        """Return, for each part, how many clips were issued and could be made by now, but are not."""
         backlog = [0] * len(self._parts.ackers)
         for plain in self._plain.values():
             backlog = [count + more for count, more in zip(backlog, plain.backlog(), strict=True)]
@@ -245,18 +245,18 @@ class Outstanding:
     # --- the life of an entry ---
 
     def room(self, phase_index: int, consumers: int) -> int:
-        """How many clips for these consumers there is credit for."""
+        """Return the number of clips for these consumers that the credit allows."""
         size = self.bound(phase_index, consumers)
         return max(0, self._free()) // size if size else sys.maxsize
 
     def issue(self, phase_index: int, clips: Sequence[PlannedClip], consumers: int) -> None:
-        """Add clips in their turn, for which there is `room`."""
+        """Add clips in their turn. There must be `room` for them."""
         left, sizes, size = self._needs.get((phase_index, consumers)) or self._need(phase_index, consumers)
         self.credits.outstanding_bytes += size * len(clips)
         self._plain[phase_index].add(clips, left, sizes)
 
     def catch_up(self, phase_index: int, clips: Sequence[PlannedClip], queue: CatchUpQueue) -> None:
-        """Add clips to a catch-up queue, whose share has room for them (`lacking`)."""
+        """Add clips to a catch-up queue, whose share must have room for them (`lacking`)."""
         left, sizes, size = self._needs.get((phase_index, queue.bit)) or self._need(phase_index, queue.bit)
         self.credits.outstanding_bytes += size * len(clips)
         for clip in clips:
@@ -264,13 +264,13 @@ class Outstanding:
             self.move(entry, queue)
 
     def lacking(self, phase_index: int, clips: int, consumers: int, queue: CatchUpQueue) -> int:
-        """How many more bytes a catch-up queue needs before `issue` adds so many clips; 0: none."""
+        """Return how many more bytes a catch-up queue needs before it can add this many clips; 0 if it has room."""
         size = clips * self.bound(phase_index, consumers)
         free = self.credits.free_bytes
         return max(0, size - min(self._room(queue), free))
 
     def move(self, entry: Entry, queue: CatchUpQueue | None) -> None:
-        """Have a clip take up the share of this catch-up queue; None: what the others have in common."""
+        """Charge a clip to the share of this catch-up queue; None: to the common part of the budget."""
         size = sum(entry.sizes)
         if entry.catch_up is not None:
             entry.catch_up.positions.remove(entry.position)
@@ -282,7 +282,7 @@ class Outstanding:
             queue.bytes += size
 
     def reopen(self, phase_index: int, clip: PlannedClip) -> Entry:
-        """Put a clip in line that is no longer outstanding; `request` then says for whom."""
+        """Put a clip that is no longer outstanding in line; `request` then says for which consumers."""
         entry = Entry(phase_index, clip, 0, [0] * len(self._parts.ackers), REOPENED_QUEUED)
         self._entries[phase_index, clip.index] = entry
         heapq.heappush(self._line, entry.position)
@@ -294,7 +294,7 @@ class Outstanding:
             entry.state = after(entry.state, Event.OWE)
 
     def made(self, entry: Entry, part: int, size: int) -> None:
-        """A part is in the cache, and has this size."""
+        """A part is in the cache, with this size."""
         entry.made |= 1 << part
         sizes = entry.sizes
         actual = size if entry.left & self._ackers[part] else 0
@@ -306,7 +306,7 @@ class Outstanding:
                 entry.catch_up.bytes += more
 
     def acked(self, entry: Entry, bit: int, part: int) -> None:
-        """One reader of a part is done with it; after the last one its bytes are free."""
+        """One reader of a part is done with it; after the last reader, the part's bytes are free."""
         entry.left &= ~bit
         sizes = entry.sizes
         size = sizes[part]
@@ -317,7 +317,7 @@ class Outstanding:
                 entry.catch_up.bytes -= size
 
     def close(self, entry: Entry) -> None:
-        """Remove a clip, and free what it takes up."""
+        """Remove a clip and free its bytes."""
         del self._entries[entry.phase_index, entry.clip.index]
         self._preempted.discard((entry.phase_index, entry.clip.index))
         if any(entry.sizes):
@@ -328,8 +328,8 @@ class Outstanding:
     # --- reports of plain clips ---
 
     def plain_made(self, phase_index: int, part: int, sizes: Mapping[int, int]) -> tuple[set[int], int]:
-        """A part was made of clips; `sizes`: index -> bytes. Which of them are plain, and accounted for by this; and
-        how many of those a consumer can read now."""
+        """A part of clips was made; `sizes`: index -> bytes. Returns which of them are plain, and accounted for by this
+        call; and how many of those a consumer can read now."""
         plain = self._plain.get(phase_index)
         if plain is None:
             return set(), 0
@@ -338,8 +338,8 @@ class Outstanding:
         return fresh, readable
 
     def plain_read(self, phase_index: int, bit: int, part: int, indices: Iterable[int]) -> tuple[set[int], int]:
-        """A consumer is done with this part of clips. Which of them are plain, and accounted for by this; and for how
-        many of those it was the last consumer, so that they are not outstanding any more."""
+        """A consumer is done with this part of clips. Returns which of them are plain, and accounted for by this call;
+        and how many of those it was the last consumer of, so that they are no longer outstanding."""
         plain = self._plain.get(phase_index)
         if plain is None:
             return set(), 0
@@ -352,7 +352,7 @@ class Outstanding:
     # --- making it again ---
 
     def request(self, entry: Entry, consumers: int) -> None:
-        """Put a clip in line to be made again for these consumers."""
+        """Put a clip in line to be rebuilt for these consumers."""
         entry.left = self._parts.demand(consumers)
         if entry.state not in IN_LINE:
             heapq.heappush(self._line, entry.position)
@@ -360,7 +360,8 @@ class Outstanding:
         self._note(entry)
 
     def resume_preempted(self) -> bool:
-        """Put the first clips that hold up what is new in line again, as many as there is room for; False: none."""
+        """Put preempted clips in line again, lowest position first, until there is no more room. Returns False if none
+        fits."""
         waiting, free = list(self._preempted), self._free()
         heapq.heapify(waiting)
         any_fits = False
@@ -375,7 +376,7 @@ class Outstanding:
         return any_fits
 
     def reissue(self, out: list[Instruction]) -> int:
-        """Issue the clips in line again, the lowest first, as far as the budget allows; how many."""
+        """Issue the clips in line again, the lowest first, as far as the budget allows. Returns how many."""
         furthest: list[tuple[int, int]] | None = None
         count = 0
         while self._line:
@@ -383,6 +384,8 @@ class Outstanding:
             if entry is not None and entry.state in IN_LINE:
                 entry.left = self._parts.demand(entry.left & self._parts.everyone)
                 sizes = self._sizes(entry.phase_index, entry.left)
+                # Make room for the lowest clip at the expense of the furthest. The sorted positions are computed once
+                # per call: nothing is reported in between, so no clip becomes ready.
                 while not self.credits.fits(sum(sizes) - sum(entry.sizes)):
                     furthest = self._positions() if furthest is None else furthest
                     if not self._preempt_beyond(entry.position, furthest, out):
@@ -399,9 +402,9 @@ class Outstanding:
         out.append(IssueUnits(entry.phase_index, ((entry.clip,),), self._parts.names(entry.left)))
 
     def _preempt_beyond(self, position: Position, furthest: list[tuple[int, int]], out: list[Instruction]) -> bool:
-        """Free the furthest clip beyond `position` that is ready or in line; False if there is none.
+        """Free the furthest clip beyond `position` that is ready or in line. Returns False if there is none left.
 
-        `furthest`: where outstanding clips are, in order. Those that are looked at are removed: until something is
+        `furthest`: positions of outstanding clips, ascending. Positions that were tried are removed: until something is
         reported, none of them becomes ready.
         """
         while furthest and furthest[-1] > position:
@@ -414,51 +417,52 @@ class Outstanding:
     def _preempt(self, entry: Entry, out: list[Instruction]) -> None:
         self._take(entry, -sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
+        # Extractors have no claim on bytes that are gone; those that are needed again get one with the next issue.
         entry.left &= self._parts.everyone
         entry.state = after(entry.state, Event.PREEMPT)
         self._note(entry)
         out.append(ReleaseClip(entry.phase_index, entry.clip, self._parts.names(entry.left)))
 
     def _note(self, entry: Entry) -> None:
-        """The state of a clip, or its catch-up queue, has changed."""
+        """Update `_preempted` after the state or the catch-up queue of a clip has changed."""
         if entry.state in OUT_OF_LINE and entry.catch_up is None:
             self._preempted.add(entry.position)
         else:
             self._preempted.discard(entry.position)
 
     def _positions(self) -> list[tuple[int, int]]:
-        """Where outstanding clips are, in order."""
+        """Return the positions of all outstanding clips, in order."""
         plain = ((phase_index, index) for phase_index, plain in self._plain.items() for index in plain.clips)
         return sorted([*self._entries, *plain])
 
     def bound(self, phase_index: int, consumers: int) -> int:
-        """The most bytes of a clip that is made for these consumers."""
+        """Return the largest size in bytes of a clip that is made for these consumers."""
         return (self._needs.get((phase_index, consumers)) or self._need(phase_index, consumers))[2]
 
     def ready(self, entry: Entry) -> bool:
-        """Whether the cache has everything that its consumers wait for."""
+        """Whether the cache has everything that the clip's consumers wait for."""
         return self._parts.complete(entry.left, entry.made)
 
     def _take(self, entry: Entry, size: int) -> None:
-        """Have an entry take up so many more bytes."""
+        """Charge an entry with `size` more bytes."""
         self.credits.outstanding_bytes += size
         if entry.catch_up is not None:
             entry.catch_up.bytes += size
 
     def _free(self) -> int:
-        """Bytes that may still be issued beside the catch-up queues."""
+        """Return the bytes that may still be issued outside the catch-up queues."""
         free = self.credits.free_bytes
         return min(free, self._room(None)) if self.catch_up_queues else free
 
     def _room(self, queue: CatchUpQueue | None) -> int:
-        """Bytes that may still be issued in a catch-up queue, or else beside all of them."""
+        """Return the bytes that may still be issued in a catch-up queue, or outside all of them."""
         if queue is not None:
             return queue.share_bytes - queue.bytes
         kept = sum(max(0, other.share_bytes - other.bytes) for other in self.catch_up_queues.values())
         return self.credits.free_bytes - kept
 
     def _need(self, phase_index: int, consumers: int) -> tuple[int, list[int], int]:
-        """Who will ack a clip for these consumers, the bytes of its parts, and their sum."""
+        """Return who will ack a clip for these consumers (bits), the sizes of its parts, and their sum."""
         left = self._parts.demand(consumers)
         sizes = self._sizes(phase_index, left)
         need = self._needs[(phase_index, consumers)] = (left, sizes, sum(sizes))
@@ -470,7 +474,7 @@ class Outstanding:
 
 
 def outstanding_clips(state: LedgerState) -> list[OutstandingClip]:
-    """All that a ledger's state has, one by one, the lowest first."""
+    """Return all clips of a ledger's state, one by one, the lowest first."""
     clips = [*state.outstanding, *(clip for columns in state.plain for clip in _each(columns))]
     return sorted(clips, key=lambda clip: (clip.position.phase_index, clip.position.index))
 

@@ -1,9 +1,9 @@
-"""Plain clips: outstanding, and nothing out of the ordinary has happened to them. Nearly all clips are plain for life.
+"""Plain clips: outstanding, and nothing unusual has happened to them. Nearly all clips stay plain.
 
-A plain clip was issued once, in its turn, as it was planned, and nobody has read a part of it that is not reported as
-made. So all that there is to know of it fits into columns by index, and a report of many clips takes a few operations
-on sets instead of a pass over objects. For anything else that happens to it, `Outstanding.get` takes it out of the
-columns and makes an `Entry` of it, which it stays.
+A plain clip was issued once, in its turn, as planned, and no consumer has read a part of it that was not reported as
+made. So its state fits into columns by index, and a report about many clips takes a few set operations instead of a
+pass over objects. If anything else happens to a clip, `Outstanding.get` removes it from the columns and makes it an
+`Entry` for good.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from essp_engine.seeding.clip_parts import CLIP, ClipParts
 
 
 class PlainClip(NamedTuple):
-    """What the columns hold of one clip, in the words of `outstanding.Entry`."""
+    """A clip's values in the columns, named as in `outstanding.Entry`."""
 
     clip: PlannedClip
     left: int
@@ -34,14 +34,14 @@ class PlainClips:
 
     def __init__(self, parts: ClipParts) -> None:
         self.clips: dict[int, tuple[PlannedClip, int]] = {}
-        """Index -> the clip, and all who were to ack it when it was issued (bits of `ClipParts`)."""
+        """Index -> the clip, and all who had to ack it when it was issued (bits of `ClipParts`)."""
         self._parts = parts
         self._unmade: list[set[int]] = [set() for _ in parts.ackers]
-        """For each part: the clips of which it is wanted, and not reported as made."""
+        """For each part: the clips whose part is wanted and was not reported as made."""
         self._left: dict[int, set[int]] = {bit: set() for bit in parts.bit.values()}
         """By the bit of each consumer: the clips that it is not done with."""
         self._sizes: list[dict[int, int]] = [{} for _ in parts.ackers]
-        """For each part: index -> the bytes that it takes up, or that are reserved for it."""
+        """For each part: index -> the bytes that it occupies, or that are reserved for it."""
         self._parts_by_number = list(zip(self._unmade, parts.ackers, (0, *parts.extractor), strict=True))
         """For each part: its column, the bits of its readers, and the bit of its extractor, if it has one."""
         self._consumers = [
@@ -50,10 +50,11 @@ class PlainClips:
         ]
         """For each part: the columns of its consumers."""
         self._readers = [[*self._consumers[CLIP], *self._unmade[1:]], *self._consumers[1:]]
-        """For each part: the columns of all who have yet to read it. An extractor has once its own part is made."""
+        """For each part: the columns of all who have yet to read it. An extractor has read the clip once its own part
+        is made."""
 
     def add(self, clips: Sequence[PlannedClip], left: int, sizes: Sequence[int]) -> None:
-        """Clips are issued. `left`, `sizes`: of each, as in `Entry`."""
+        """Add issued clips. `left`, `sizes`: of each clip, as in `Entry`."""
         indices = [clip.index for clip in clips]
         self.clips.update(zip(indices, zip(clips, repeat(left)), strict=True))
         for bit, wanted in self._left.items():
@@ -65,7 +66,7 @@ class PlainClips:
                 self._sizes[part].update(zip(indices, repeat(sizes[part])))
 
     def look(self, index: int) -> PlainClip:
-        """What is known of a clip."""
+        """Return the state of a clip."""
         clip, asked = self.clips[index]
         left = made = 0
         for bit, wanted in self._left.items():
@@ -79,7 +80,7 @@ class PlainClips:
         return PlainClip(clip, left, [sizes.get(index, 0) for sizes in self._sizes], made)
 
     def remove(self, index: int) -> PlainClip:
-        """Take a clip out."""
+        """Remove a clip and return its state."""
         found = self.look(index)
         del self.clips[index]
         for column in (*self._left.values(), *self._unmade):
@@ -91,14 +92,15 @@ class PlainClips:
     # --- reports ---
 
     def made(self, part: int, sizes: Mapping[int, int]) -> tuple[set[int], int, int]:
-        """A part was made of clips; `sizes`: index -> bytes. Which of them are plain and had it to be made, how many of
-        those a consumer can read now, and how many more bytes they take up. For the others nothing is changed."""
+        """A part of clips was made; `sizes`: index -> bytes. Returns which of them are plain and were missing this
+        part, how many of those a consumer can read now, and how many more bytes they occupy. Other clips are not
+        changed."""
         unmade, held = self._unmade[part], self._sizes[part]
         fresh = unmade.intersection(sizes)
         unmade -= fresh
         more = 0
         for index in fresh:
-            if (reserved := held.get(index)) is not None:  # else all who read it are done with it already
+            if (reserved := held.get(index)) is not None:  # else all its readers are done with it already
                 size = held[index] = sizes[index]
                 more += size - reserved
         unread = fresh
@@ -109,8 +111,8 @@ class PlainClips:
         return fresh, len(fresh) - len(unread), more
 
     def read(self, bit: int, part: int, indices: Iterable[int]) -> tuple[set[int], int, int]:
-        """A consumer is done with this part of clips. Which of them are plain and were made and left for it, how many
-        bytes are free now, and how many clips have left the columns: it was the last consumer."""
+        """A consumer is done with this part of clips. Returns which of them are plain, made, and not yet done for it;
+        how many bytes this frees; and how many clips leave the columns because it was their last consumer."""
         left = self._left[bit]
         fresh = _without(left.intersection(indices), self._unmade[part])
         if part != CLIP:
@@ -126,7 +128,7 @@ class PlainClips:
         return fresh, freed, len(closed)
 
     def _free(self, part: int, indices: set[int]) -> int:
-        """Free the bytes of a part where its last reader is done with it; how many."""
+        """Free a part of these clips unless it still has a reader. Returns the freed bytes."""
         for readers in self._readers[part]:
             indices = _without(indices, readers)
         return sum(map(self._sizes[part].pop, indices, repeat(0)))
@@ -134,7 +136,7 @@ class PlainClips:
     # --- for reading ---
 
     def columns(self, phase_index: int) -> PlainColumns:
-        """All of them as a message. Much cheaper than a message for each clip."""
+        """Return all clips as one message. Much cheaper than a message for each clip."""
         indices = sorted(self.clips)
         count = len(indices)
         asked = np.fromiter((self.clips[index][1] for index in indices), np.uint64, count)
@@ -151,28 +153,27 @@ class PlainClips:
         )
 
     def is_left(self, bit: int, end: int | None) -> bool:
-        """Whether a consumer is not done with a clip before the index `end`; None: with any."""
+        """Whether a consumer is not done with a clip before the index `end`; None: with any clip."""
         left = self._left[bit]
         return bool(left) if end is None else any(index < end for index in left)
 
     def backlog(self) -> list[int]:
-        """For each part, how many can be made by now, but are not."""
+        """Return, for each part, how many clips could be made by now, but are not."""
         clip, *streams = self._unmade
         return [len(clip), *(len(unmade - clip) for unmade in streams)]
 
 
 def _bits(bit: int, column: set[int], indices: Sequence[int]) -> NDArray[np.uint64]:
-    """For each index: `bit` if the column has it, else 0."""
+    """For each index: `bit` if the column contains it, else 0."""
     return np.fromiter(map(column.__contains__, indices), bool, len(indices)) * np.uint64(bit)
 
 
 def _without(indices: set[int], column: set[int]) -> set[int]:
-    """The indices that are not in a column, perhaps the same set. Often these are all or none, which is quickly seen.
-
-    `indices - column` walks the whole table of a column that was long once.
+    """Return the indices that are not in a column, possibly the same set. Usually these are all or none, which is cheap
+    to detect. `indices - column` would walk the whole table of a column that was long once.
     """
     if not column:
         return indices
-    if column.issuperset(indices):  # ends at the first that is not there
+    if column.issuperset(indices):  # stops at the first index that is missing
         return set()
     return set(filterfalse(column.__contains__, indices))

@@ -37,7 +37,7 @@ closed, and no longer outstanding, when its last consumer is done with it or get
     REOPENED_PREEMPTED    owe        PREEMPTED
 
 A transition that the table does not have raises: it is a bug of the ledger. Which parts of a clip are in the cache, and
-who has yet to ack them, are sets of bits beside the state (`outstanding.Entry`).
+which consumers have yet to ack them, are separate sets of bits (`outstanding.Entry`).
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ REOPENED_PREEMPTED = OutstandingClip.REOPENED_PREEMPTED
 STATES = frozenset({ISSUED, REISSUED, QUEUED, PREEMPTED, REOPENED_QUEUED, REOPENED_REISSUED, REOPENED_PREEMPTED})
 IN_LINE = frozenset({QUEUED, REOPENED_QUEUED})
 OUT_OF_LINE = frozenset({PREEMPTED, REOPENED_PREEMPTED})
-"""Preempted, and not in line to be made again."""
+"""Preempted, and not in line to be rebuilt."""
 WAITING = IN_LINE | OUT_OF_LINE
-"""No seed is out, so a report is about an earlier time."""
+"""No seed is out, so a report is about an earlier one."""
 REOPENED = frozenset({REOPENED_QUEUED, REOPENED_REISSUED, REOPENED_PREEMPTED})
 """The end of the clip is not counted."""
 
@@ -99,5 +99,5 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 
 def after(state: State, event: Event) -> State:
-    """The state that follows. Raises `KeyError` for a transition that the table does not have."""
+    """Return the state that follows. Raises `KeyError` for a transition that is not in the table."""
     return TRANSITIONS[state, event]

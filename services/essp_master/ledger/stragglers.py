@@ -1,19 +1,19 @@
-"""Consumers that lag too far: they are left behind, and get their clips later, from a catch-up queue.
+"""Consumers that lag too far behind: they get their clips later, from a catch-up queue.
 
-Every consumer gets every clip, so a slow one holds clips that the others have long been done with, until the budget is
-used up. Suppose that new clips would be issued but for the budget, and that the slowest consumer is behind the furthest
-one by more than a share (`limits.lag`) of the clips outstanding. Then
+Every consumer gets every clip, so a slow one holds on to clips that the others have long finished, until the budget is
+used up. Suppose that only the budget prevents new clips from being issued, and that the slowest consumer is behind the
+furthest one by more than a share (`limits.lag`) of the outstanding clips. Then
 
 - clips that only stragglers still want are released on their behalf, except for the lowest, which a queue may keep;
 - clips that are issued from then on are made for the others alone;
-- the catch-up queue issues what its consumer is owed, in the order of the plan and within a share of the budget that is
-  kept for it. A straggler cannot take bytes from the others, nor they from it, so neither ever waits for the other;
-- a queue that has caught up with the clips outstanding for the others has those made again for them and its consumer.
+- the catch-up queue issues what its consumer is owed, in plan order and within a share of the budget that is
+  reserved for it. A straggler cannot take bytes from the others, nor they from it, so neither ever waits for the other;
+- a queue that has caught up with the clips outstanding for the others has those rebuilt for them and its consumer.
   The consumer joins the others at the next stretch of the order. There the queue ends.
 
-The ledger keeps no list of what a straggler is owed: it is what was issued, is not outstanding for it, and is not done
-by it. If a video was replaced, the straggler gets the same replacement. Consumers take clips in the order of their
-indices, with or without a queue, so their results do not depend on any of this.
+The ledger keeps no list of what a straggler is owed: that is every clip that was issued, is not outstanding for it, and
+that it is not done with. If a video was replaced, the straggler gets the same replacement. Consumers take clips in the
+order of their indices, with or without a queue, so their results do not depend on any of this.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class Stragglers:
         self._outstanding = books.outstanding
         self._queues = books.outstanding.catch_up_queues
         self._before = [0, *accumulate(phase.clips for phase in books.config.phases)]
-        """For each phase, the clips of all phases before it."""
+        """For each phase, the number of clips in all phases before it."""
         self._replaced: dict[Position, int] = {}
-        """The attempt at each clip that a queue has yet to issue, where it is not the first attempt."""
+        """The attempt of each clip that a queue has yet to issue, unless it is the first attempt."""
 
     # --- for the ledger ---
 
     def served(self, position: Position) -> int:
-        """The consumers that get this clip from a catch-up queue, and not with the others."""
+        """Return the consumers that get this clip from a catch-up queue and not with the others."""
         return sum(queue.bit for queue in self._queues.values() if queue.serves(position))
 
     def hold(self, position: Position) -> bool:
         """Whether all consumers are left behind, and none of them waits for the order of issue to pass this clip.
 
-        It would go on to the end of the job otherwise, as if others were that far.
+        Otherwise the order would run on to the end of the job, as if other consumers were that far.
         """
         bit, consumption = self._books.parts.bit, self._books.consumption
         present = sum(bit[name] for name, each in consumption.items() if not each.absent and not each.skips(*position))
@@ -63,7 +63,7 @@ class Stragglers:
         return not present & ~self.bits and not any(awaited)
 
     def owed(self, position: Position) -> int:
-        """The consumers that will get this clip from a catch-up queue, since they are not done with it."""
+        """Return the consumers that will get this clip from a catch-up queue because they are not done with it."""
         if not self._queues or not self._books.order.passed(position):
             return 0
         return sum(
@@ -73,7 +73,7 @@ class Stragglers:
         )
 
     def leave_one_behind(self, out: list[Instruction]) -> bool:
-        """Leave the slowest consumer behind if it lags too far; False if none does."""
+        """Leave the slowest consumer behind if it lags too far. Returns False if no consumer does."""
         in_step = self._outstanding.in_step
         if not self._books.config.catch_up_bytes or not in_step:
             return False
@@ -89,9 +89,9 @@ class Stragglers:
         return True
 
     def open(self, name: str, position: Position, out: list[Instruction]) -> None:
-        """Have a consumer that came late get from a catch-up queue what was issued from `position` on.
+        """Open a catch-up queue for a consumer that joined late, for the clips issued from `position`.
 
-        Those whose clips take up its share are left behind, too: they may take nothing for long.
+        Consumers whose clips occupy its share are left behind, too: they may take nothing for a long time.
         """
         self._open(name, position)
         while self._outstanding.lacks_shares and (in_step := self._in_step()):
@@ -103,19 +103,19 @@ class Stragglers:
             self._end(queue)
 
     def go_back(self, name: str, position: Position) -> None:
-        """A consumer wants what it was done with from here on: its queue, if it has one, issues that."""
+        """A consumer wants clips from this position that it was done with: its queue, if any, issues them."""
         if (queue := self._queues.get(name)) is not None:
             self._go_back(queue, position)
 
     def pass_over(self, name: str) -> None:
-        """A consumer has stopped early, or is further than was known: its queue, if it has one, goes on there."""
+        """A consumer has stopped early, or is further than was known: its queue, if any, continues there."""
         queue = self._queues.get(name)
         if queue is not None:
             start = max(queue.order.begin, self._books.consumption[name].next_start)
             queue.order = self._order_from(queue.bit, start)
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
-        """Decide on a clip that only stragglers still want: one of their queues keeps it, or it is released."""
+        """Decide about a clip that only stragglers still want: one of their queues keeps it, or it is released."""
         if entry.catch_up is not None:
             if entry.catch_up.bit & entry.left:
                 return
@@ -136,7 +136,7 @@ class Stragglers:
                 self._end(queue)
 
     def remember(self, position: Position, attempt: int) -> None:
-        """A clip is closed that a queue has yet to issue: it must issue this attempt."""
+        """Note a closed clip that a queue has yet to issue: the queue must issue this attempt."""
         if attempt:
             self._replaced[position] = attempt
 
@@ -145,16 +145,17 @@ class Stragglers:
         self._replaced.pop(position, None)
 
     def forget_done(self) -> None:
-        """Everybody may be done with clips that a consumer was owed which wants no more."""
+        """Forget clips that every consumer is done with by now, because the last one that was owed them
+        wants no more."""
         consumption = self._books.consumption.values()
         done = [position for position in self._replaced if all(each.has(*position) for each in consumption)]
         for position in done:
             self.forget(position)
 
-    # --- state out and in ---
+    # --- state ---
 
     def state(self) -> tuple[list[CatchUpState], list[ReplacedClip]]:
-        """All of it, as messages."""
+        """Return the complete state as messages."""
         queues = [
             CatchUpState(consumer=name, order=queue.order.state(), joins=queue.joins.message() if queue.joins else None)
             for name, queue in self._queues.items()
@@ -162,17 +163,17 @@ class Stragglers:
         return queues, [ReplacedClip(position=p.message(), attempt=attempt) for p, attempt in self._replaced.items()]
 
     def restore(self, queues: Sequence[CatchUpState], replaced: Sequence[ReplacedClip]) -> None:
-        """Take over the state of an earlier one."""
+        """Restore the state from messages."""
         for state in queues:
             queue = self._open(state.consumer, Position(state.order.phase_index, state.order.begin))
             queue.order.restore(state.order)
             queue.joins = Position.of(state.joins) if state.HasField("joins") else None
         self._replaced = {Position.of(each.position): each.attempt for each in replaced}
 
-    # --- how far they are ---
+    # --- progress of consumers ---
 
     def _in_step(self) -> dict[str, int]:
-        """Those who get clips with the others, or are about to, and how far each will be then."""
+        """Return the consumers that get clips with the others, or are about to, with how far each will be then."""
         present = (name for name, consumption in self._books.consumption.items() if not consumption.absent)
         return {name: self._reached(name) for name in present if self._is_in_step(name)}
 
@@ -181,7 +182,8 @@ class Stragglers:
         return queue is None or queue.joins is not None
 
     def _reached(self, name: str) -> int:
-        """How many clips a consumer is done with, or will get from its queue before it joins the others."""
+        """Return how many clips a consumer is done with, or will have received from its queue before it joins the
+        others."""
         done, queue = self._books.consumption[name].total, self._queues.get(name)
         if queue is None or queue.joins is None:
             return done
@@ -194,6 +196,8 @@ class Stragglers:
         if name in self._queues:
             self._end(self._queues[name])
         queue = self._open(name, self._books.consumption[name].position())
+        # The queue keeps the lowest clips that only stragglers want, as far as its share allows; `settle` decides about
+        # the others.
         keeps = True
         for entry in self._outstanding.entries():
             if not entry.left & queue.bit or entry.left & self._everyone & ~self.bits:
@@ -213,7 +217,7 @@ class Stragglers:
         return queue
 
     def _end(self, queue: CatchUpQueue) -> None:
-        """From here on the consumer gets all clips together with the others."""
+        """End a queue: from now on, its consumer gets all clips together with the others."""
         del self._queues[queue.consumer]
         self.bits &= ~queue.bit
         for position in list(queue.positions):
@@ -221,16 +225,16 @@ class Stragglers:
                 self._outstanding.move(entry, None)
 
     def _go_back(self, queue: CatchUpQueue, position: Position) -> None:
-        """Have a queue issue this clip once more; it steps over what is done or outstanding by then."""
+        """Make a queue issue this clip again; it skips clips that are done or outstanding by then."""
         queue.order = self._order_from(queue.bit, min(queue.order.begin, position))
 
     def _order_from(self, bit: int, position: Position) -> IssueOrder:
         return IssueOrder(self._books.config, {bit: position}, self._books.config.catch_up_window)
 
-    # --- its clips ---
+    # --- the clips of a queue ---
 
     def _issue(self, queue: CatchUpQueue, out: list[Instruction]) -> bool:
-        """Issue what a queue has room for. True if its consumer joins the others here."""
+        """Issue what a queue has room for. Returns True if its consumer now joins the others."""
         counts = self._books.counts
         while (unit := queue.order.peek()) is not None and queue.serves(Position(unit[0], unit[1][0].index)):
             wanted = self._wanted(queue, unit)
@@ -242,6 +246,7 @@ class Stragglers:
             if lacking and not beyond:
                 return False
             queue.order.take()
+            # Released before the queue's own clips are charged, since these take the bytes that become free.
             for entry in beyond:
                 self._release(entry, out)
             for entry in shared:
@@ -255,9 +260,8 @@ class Stragglers:
         return True
 
     def _wanted(self, queue: CatchUpQueue, unit: Unit) -> tuple[list[PlannedClip], list[Entry]] | None:
-        """The clips that a queue issues of a unit, and those it has made again for its consumer and others.
-
-        None if the queue has to wait.
+        """Return the clips of a unit that a queue issues, and those that are rebuilt for its consumer and others
+        together. None if the queue must wait.
         """
         phase_index, clips, _ = unit
         books, order = self._books, self._books.order
@@ -267,6 +271,8 @@ class Stragglers:
             position = Position(phase_index, clip.index)
             entry = self._outstanding.get(position)
             if not order.passed(position):
+                # The queue has reached the present stretch of the order. Its consumer joins the others at the end of
+                # that stretch.
                 queue.joins = queue.joins or order.end
                 return None
             if consumption.has(*position) or (entry is not None and entry.left & queue.bit):
@@ -277,6 +283,7 @@ class Stragglers:
                 continue
             if entry.left & self._everyone & ~self.bits:
                 queue.joins = queue.joins or order.end
+            # Workers may still store bytes of the clip, or the share could not hold everything up to it: wait.
             if not self._is_idle(entry) or not self._may_share(queue, entry):
                 return None
             shared.append(entry)
@@ -285,7 +292,7 @@ class Stragglers:
     def _may_share(self, queue: CatchUpQueue, entry: Entry) -> bool:
         """Whether the queue's share could hold all clips that its consumer has yet to take, up to this one.
 
-        A shared clip does not take up the share. But if all were shared at once, decoders would have no room for
+        A shared clip is not charged to the share. But if all were shared at once, decoders would have no room for
         anything new.
         """
         phase_index, index = entry.position
@@ -293,10 +300,11 @@ class Stragglers:
         return ahead * self._outstanding.bound(phase_index, queue.bit) <= queue.share_bytes
 
     def _beyond(self, queue: CatchUpQueue, position: Position, lacking: int) -> list[Entry]:
-        """The furthest clips of a queue beyond `position` that free so many bytes; none if all of them are too few.
+        """Return the furthest clips of a queue beyond `position` that together free this many bytes; empty if they
+        cannot.
 
-        All or nothing, and only for what is issued at once. The order within a window is not that of the indices, so
-        a clip that was released might be issued again before the one it made room for, and so on for ever.
+        All or nothing, and only for what is issued at once. The order within a window differs from index order, so a
+        released clip might be issued again before the clip that it made room for, and so on forever.
         """
         furthest = queue.furthest()
         if furthest is None or furthest < position:
@@ -312,9 +320,9 @@ class Stragglers:
         return []
 
     def _may_release(self, entry: Entry) -> bool:
-        """Whether all who still want a clip get it from catch-up queues, now or later.
+        """Whether all consumers that still want a clip get it from catch-up queues, now or later.
 
-        A queue steps over what its consumer was done with, even if the consumer fell back and wants it once more.
+        A queue skips clips that its consumer was done with, even if the consumer fell back and wants them again.
         """
         if entry.state in REOPENED or not self._is_idle(entry) or entry.left & self._everyone & ~self.bits:
             return False
@@ -326,7 +334,7 @@ class Stragglers:
         )
 
     def _is_idle(self, entry: Entry) -> bool:
-        """Whether no worker will store more bytes of it, so that acks for its consumers free everything."""
+        """Whether no worker will store more bytes of the clip, so that acks for its consumers free everything."""
         return entry.state in WAITING or self._outstanding.ready(entry)
 
     def _release(self, entry: Entry, out: list[Instruction]) -> None:
@@ -342,7 +350,7 @@ class Stragglers:
 
 
 def _by_video(clips: Sequence[PlannedClip]) -> list[tuple[PlannedClip, ...]]:
-    """Work units of these clips: those that were replaced may be of several videos."""
+    """Return work units of these clips: replaced clips may belong to different videos."""
     units: dict[int, list[PlannedClip]] = {}
     for clip in clips:
         units.setdefault(clip.video, []).append(clip)

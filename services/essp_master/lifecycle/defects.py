@@ -1,11 +1,11 @@
-"""Errors in the master that nobody expected and that concern no job: what failed waits a while, all else goes on.
+"""Unexpected errors of the master that concern no single job: the failed part pauses, everything else continues.
 
-What goes wrong with one job fails that job alone (`runner.py`). The rest of a master's step is cut into parts, and an
-error ends none but its own: the queue may be stuck while clips are issued and histories written. A part that has failed
-is tried again after a pause, which doubles each time. The first of the same errors in a row is in the log with its
-traceback, and all make a condition, which holds until none has come for a minute.
+An error within one job fails that job alone (`runner.py`). The rest of a master's step is divided into parts, and an
+error ends only its own part: the queue may be stuck while clips are issued and histories written. A part that has
+failed is tried again after a pause, which doubles each time. The first of several equal errors in a row is logged with
+its traceback, and all of them form a condition, which lasts until no error has come for a minute.
 
-An error that says to try again, and the news that another master has taken over, are no defects, and pass.
+Transient errors, and the news that another master has taken over, are not defects, and pass through.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from essp_common.runtime.troubles import Kind
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TOLD_S = 60.0
-"""For how long people are told of a defect after its last error."""
+"""How long users see a defect after its last error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class _Defect:
 
 
 class Defects:
-    """The parts of the master's work that have failed lately. `troubles` may be called by any thread."""
+    """The parts of the master's work that have failed recently. `troubles` may be called by any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._found: Mapping[str, _Defect] = {}
-        """By part. Replaced, never changed."""
+        """By part. Replaced, never changed, so that other threads can read it without a lock."""
 
     def attempt(self, part: str, work: Callable[[], object], waits: bool = True) -> None:
-        """Do a part of the work, unless it has to wait since it has just failed. `waits`: False for what comes only
+        """Do a part of the work, unless it failed recently and has to pause. `waits`: False for work that comes only
         once, such as a message."""
         known = self._found.get(part)
         if waits and known is not None and self._clock() < known.last_s + known.pause_s:
@@ -50,11 +50,11 @@ class Defects:
             work()
         except (TransientError, Fenced):
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is, the jobs go on
+        except Exception as error:  # noqa: BLE001  whatever the error is, the jobs continue
             self._note(part, known, error)
 
     def troubles(self) -> Mapping[Subject, str]:
-        """What is told to people now."""
+        """Return the defects that users should see now."""
         now_s = self._clock()
         lately = [f"{part}: {defect.words}" for part, defect in self._found.items() if now_s < defect.last_s + _TOLD_S]
         words = "unexpected errors; see the log of the master, and report them; everything else continues"

@@ -1,10 +1,10 @@
-"""The jobs that a master knows: those it runs, those being started, and those that are past.
+"""The jobs that a master knows: those it runs, those being started, and past ones.
 
-Past are jobs that had ended before the master began, or after whose end many others have ended: a master may run for
-months. Of these it knows the last status, and no events or curves any more. There may be thousands, and the status of a
-job with hundreds of epochs is most of a megabyte of objects, so they are kept packed.
+A job is past if it had ended before the master began, or if many others have ended after it: a master may run for
+months. Of past jobs the master keeps only the last status, no events or curves. There may be thousands, and the status
+of a job with hundreds of epochs takes up to a megabyte as objects, so statuses are compressed.
 
-Not thread-safe; `runner.py` has the lock that guards it.
+Not thread-safe; guarded by the lock of `runner.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from essp_master.status.status_view import summary_of, summary_of_past
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """A job that is past."""
+    """A past job."""
 
     summary: JobSummary
     ended: datetime | None
     packed: bytes
-    """Its last status."""
+    """Its last status, compressed."""
 
     @classmethod
     def of(cls, status: JobStatus) -> Self:
@@ -60,34 +60,34 @@ class JobTable:
         self._starting: dict[str, _Starting] = {}
 
     def __iter__(self) -> Iterator[Job]:
-        """The jobs of this master, in the order of their starts."""
+        """Iterate over the jobs of this master, in the order of their starts."""
         return iter(tuple(self._jobs.values()))
 
     def __contains__(self, name: str) -> bool:
         return name in self._jobs
 
     def __getitem__(self, name: str) -> Job:
-        """A job of this master. Raises `NotFound`."""
+        """Return a job of this master. Raises `NotFound`."""
         if name not in self._jobs:
             raise NotFound(f"there is no job {name!r}; {suggested(name, [*self._jobs, *self._past])}")
         return self._jobs[name]
 
     def team_of(self, name: str) -> str | None:
-        """Whose job it is; None: there is no such job."""
+        """Return the owning team of a job; None if the job is unknown."""
         if name in self._jobs:
             return self._jobs[name].team
         return self._past[name].summary.team if name in self._past else None
 
     def find(self, name: str) -> Job | None:
-        """A job of this master, if there is one of that name."""
+        """Return the job of this master with that name, if there is one."""
         return self._jobs.get(name)
 
     def add(self, job: Job) -> None:
-        """Know a job, in place of one of that name which has ended."""
+        """Add a job. It replaces an ended one of the same name."""
         self._jobs[job.name] = job
 
     def reserve(self, spec: JobSpec, asked: Asked = ANYBODY, takes_over: bool = False) -> Job | None:
-        """Keep name and output for a job that is being started; the job of that name that has ended, if there is one.
+        """Reserve name and output for a job that is being started. Returns the ended job of that name, if there is one.
 
         Raises `Conflict` while a job of that name runs or is being started, and, unless a run is taken over, while
         another job has the output.
@@ -106,8 +106,8 @@ class JobTable:
         return present
 
     def check_output(self, spec: JobSpec, asked: Asked = ANYBODY) -> None:
-        """Raises `Conflict` while another job writes to the output of this one, within it or around it. `asked`: who is
-        told; nobody of the jobs of other teams."""
+        """Raise `Conflict` while another job writes to this job's output, within it or around it. `asked`: the caller,
+        who must not learn about jobs of other teams."""
         under_way = {
             job.name: (job.spec, job.team, str(job.state)) for job in self._jobs.values() if not job.state.ended
         }
@@ -130,35 +130,35 @@ class JobTable:
             )
 
     def ended_but(self, kept: int) -> list[Job]:
-        """The jobs that have ended, oldest first, but for the newest `kept` of them."""
+        """Return the ended jobs, oldest first, except for the newest `kept`."""
         ended = [(job.life.ended, job) for job in self._jobs.values() if job.life.ended is not None]
         if len(ended) <= kept:
             return []
         return [job for _, job in sorted(ended, key=lambda each: each[0])[: len(ended) - kept]]
 
     def ended_in(self, output: str) -> list[Job]:
-        """The jobs with this output that have ended."""
+        """Return the ended jobs with this output."""
         return [job for job in self._jobs.values() if job.state.ended and job.spec.output == output]
 
     def hold(self, name: str) -> None:
-        """Keep the name of a job whose next run is being started."""
+        """Reserve the name of a job whose next run is being started."""
         self._starting[name] = _Starting(self._jobs[name].spec, self._jobs[name].team)
 
     def release(self, name: str) -> None:
-        """The job of that name was started, or refused."""
+        """The job of that name was started or refused: release its reservation."""
         self._starting.pop(name, None)
 
     def remember(self, past: JobStatus) -> None:
-        """Know of a job that is past, and nothing but this."""
+        """Keep a past job, by its last status alone."""
         self._jobs.pop(past.name, None)
         self._past[past.name] = _Past.of(past)
 
     def past(self, name: str) -> JobStatus | None:
-        """What became of a job that is past, unless it was started again."""
+        """Return the last status of a past job, unless it was started again."""
         return self._past[name].status if self.is_past(name) else None
 
     def is_past(self, name: str) -> bool:
-        """Whether there is a job of that name that is past, and it was not started again."""
+        """Whether a past job has that name and was not started again."""
         return name in self._past and name not in self._jobs
 
     def is_starting(self, name: str) -> bool:
@@ -166,7 +166,7 @@ class JobTable:
         return name in self._starting
 
     def past_since(self, since: datetime, most: int) -> list[JobStatus]:
-        """The newest jobs, at most so many, that ended after this moment and are past, and were not started again."""
+        """Return up to `most` of the newest past jobs that ended after this moment and were not started again."""
         found = (
             (past.ended, past)
             for name, past in self._past.items()
@@ -175,13 +175,13 @@ class JobTable:
         return [past.status for _, past in heapq.nlargest(most, found, key=lambda each: each[0])]
 
     def summaries(self, now_s: float) -> list[JobSummary]:
-        """All jobs, newest first."""
+        """Return all jobs, newest first."""
         found = [summary_of(job, now_s) for job in self._jobs.values()]
         found += [past.summary for name, past in self._past.items() if name not in self._jobs]
         return sorted(found, key=lambda job: job.created, reverse=True)
 
 
 def _share(one: str, other: str) -> bool:
-    """Whether one of two outputs is the other, or lies in it."""
+    """Whether two outputs are equal, or one lies within the other."""
     one, other = f"{one.removesuffix('/')}/", f"{other.removesuffix('/')}/"
     return one.startswith(other) or other.startswith(one)

@@ -1,4 +1,4 @@
-"""The queue: which jobs run and which wait, as it was decided (`queue/`), carried out."""
+"""Carries out the decisions of the queue (`queue/`): which jobs run and which wait."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from essp_master.queue.plan import Contender
 
 
 class JobQueue:
-    """The queue of a master, where it has one. Methods are called under the runner's lock, unless they say otherwise.
-
-    Without one all jobs run, as in a process that has one job.
+    """The queue of a master, if it has one. Methods are called under the runner's lock unless stated otherwise. Without
+    a queue all jobs run, as in a process that runs a single job.
     """
 
     def __init__(self, runner: JobRunner, admission: Admission | None, ready: Callable[[], bool]) -> None:
@@ -27,7 +26,7 @@ class JobQueue:
         self._admission = admission
         self._ready = ready
         self._starting: dict[str, Contender] = {}
-        """Jobs that begin to run as soon as they are known."""
+        """Jobs that will start running as soon as they are known."""
 
     @property
     def present(self) -> bool:
@@ -35,23 +34,23 @@ class JobQueue:
         return self._admission is not None
 
     def require(self) -> None:
-        """Raises `ConfigError` where there is no queue."""
+        """Raise `ConfigError` if there is no queue."""
         if self._admission is None:
             raise ConfigError("there is no queue here: this master runs one job in its own process", code="unsupported")
 
     def check(self, spec: JobSpec, team: str) -> None:
-        """Raises `ConfigError` for a job that its team's quota would never let run. Needs no lock."""
+        """Raise `ConfigError` for a job that its team's quota would never allow to run. Needs no lock."""
         if self._admission is not None:
             self._admission.check(spec, team)
 
     def measure(self) -> None:
-        """Ask how much there is, if that is not known yet; waits for the answer. Needs no lock."""
+        """Measure the available resources if they are unknown; blocks for the answer. Needs no lock."""
         if self._admission is not None:
             self._admission.measure()
 
     def begins(self, spec: JobSpec, team: str) -> JobState:
-        """Whether a new job begins running or queued. If there is room for it now, that is kept for it. Takes the
-        lock."""
+        """Decide whether a new job starts running or queued. If there is room now, it is reserved for the job. Takes
+        the lock."""
         if self._admission is None:
             return JobState.RUNNING
         with self._runner.lock:
@@ -62,11 +61,11 @@ class JobQueue:
             return JobState.RUNNING if admitted else JobState.QUEUED
 
     def known(self, name: str) -> None:
-        """The job of that name is known now, or is not to be: no room is kept for it."""
+        """The job of that name is known now, or was refused: cancel its reservation."""
         self._starting.pop(name, None)
 
     def resume(self, job: Job) -> None:
-        """Have a paused job run again, as soon as there is room."""
+        """Let a paused job run again as soon as there is room."""
         if self._admission is None:
             if self._runner.enter(job, JobState.RUNNING):
                 self._runner.carry_out(job, job.resume())
@@ -75,11 +74,12 @@ class JobQueue:
             job.pause(finishes=True)
 
     def plan(self) -> None:
-        """Have those jobs run that are to run, and tell the others where they stand."""
+        """Start the jobs that fit, preempt those that must make room, and update the queue position of the rest."""
         if self._admission is None or not self._ready():
             return
         jobs, runner = self._runner.jobs, self._runner
         decided = self._admission.plan(self._contenders(self._admission))
+        # Preempted jobs first: their room goes to those that start.
         for name, other in decided.preempt.items():
             if (job := jobs.find(name)) is not None:
                 with runner.isolated(job):
@@ -96,7 +96,7 @@ class JobQueue:
                     waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
 
     def _contenders(self, admission: Admission) -> list[Contender]:
-        """The jobs that have not ended, and those that begin to run. One of which it cannot be told what it needs
+        """Return the jobs that have not ended, and those that are about to run. A job whose needs cannot be determined
         fails."""
         seen = []
         for job in self._runner.jobs:

@@ -1,7 +1,7 @@
-"""Has jobs go on with more epochs or trainers: once a run has closed, the next one begins.
+"""Continues jobs with more epochs or trainers: when a run has closed, the next one begins.
 
-The preflight of the next run was made when the change was asked for, but to begin it reads checkpoints, so a thread
-does that.
+The preflight of the next run was made when the change was requested, but its start reads checkpoints, so it happens in
+a thread.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from essp_master.lifecycle.starter import JobStarter
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 2.0
-"""How long after a server did not answer it is tried again to begin the next run."""
+"""Pause before the next run is tried again after a server did not answer."""
 
 
 class Renewals:
     """The jobs whose next run is being started. Takes the runner's lock."""
 
     def __init__(self, runner: JobRunner, queue: JobQueue, starter: JobStarter, draining: threading.Event) -> None:
-        """`draining`: the master leaves."""
+        """`draining`: the master is leaving."""
         self._runner = runner
         self._queue = queue
         self._starter = starter
         self._draining = draining
         self._threads: dict[str, threading.Thread] = {}
         self._changed = threading.Condition(runner.lock)
-        """One of these is through."""
+        """Notified when one of these threads is finished."""
         self._again_s: dict[str, float] = {}
-        """When that is tried again which failed."""
+        """By job: when to try again after a failure."""
 
     @property
     def under_way(self) -> bool:
@@ -50,11 +50,11 @@ class Renewals:
         return bool(self._threads)
 
     def settled(self, name: str, timeout_s: float) -> bool:
-        """Wait until the next run of a job is not just being started, under the runner's lock. False: it is still."""
+        """Wait, under the runner's lock, until no next run of this job is being started. Returns False on timeout."""
         return self._changed.wait_for(lambda: name not in self._threads, timeout_s)
 
     def begin_closed(self) -> None:
-        """Have the next run begin of each job whose run has ended for another one."""
+        """Begin the next run of every job whose run has closed for it."""
         runner = self._runner
         with runner.lock:
             for job in runner.jobs if not self._draining.is_set() else ():
@@ -67,6 +67,8 @@ class Renewals:
             return
         own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
         up = runner.up()[0] if runner.recovers else own
+        # The next run may start only when the history contains everything of this one: it continues the segments from
+        # there.
         if not job.has_closed(up, now_s) or not runner.history.holds_all_of(job):
             return
         thread = guarded("essp-renew", partial(self._renew, job, job.extension.goal, Origin.of_run(job)))
@@ -76,12 +78,12 @@ class Renewals:
         thread.start()
 
     def join(self) -> None:
-        """Wait for those that are being started."""
+        """Wait for the runs that are being started."""
         for thread in tuple(self._threads.values()):
             thread.join()
 
     def _renew(self, before: Job, goal: Preflight, origin: Origin) -> None:
-        """Begin the next run of a job, which has more. A stop meanwhile holds."""
+        """Begin the next run of a job, with its extension. A stop in the meantime takes effect on the new run."""
         name, runner = before.name, self._runner
         try:
             job = self._starter.run_of(goal, origin, before.reporter.log)
@@ -109,7 +111,7 @@ class Renewals:
                 self._changed.notify_all()
 
     def _follow(self, job: Job, before: Job) -> None:
-        """Have the next run of a job go where the one before it has gone meanwhile."""
+        """Bring the next run of a job to the state that the previous one has entered in the meantime."""
         job.priority = before.priority
         if before.state is job.state:
             return

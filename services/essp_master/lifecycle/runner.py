@@ -1,10 +1,10 @@
-"""Carries out what is decided about jobs, and has their histories written.
+"""Carries out decisions about jobs, and has their histories written.
 
-A defect of one job (a catalog of which no seed can be made, an error in its account) fails that job alone, with the
-reason; the other jobs go on.
+A defect of one job (a catalog from which no seeds can be made, an error in its ledger) fails that job alone, with the
+reason; the other jobs continue.
 
-Only one master may run a job. Of two, the one that started it later has the higher fence and continues; the other finds
-a message or a segment of it, and lets the job go.
+Only one master may run a job. Of two masters, the one that started it later has the higher fence and continues. The
+other one finds a message or a history segment of it, and lets the job go.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from essp_master.tracking.tracking import Tracking
 log = logging.getLogger(__name__)
 
 RECENT = timedelta(hours=1)
-"""For how long a job that has ended is among the metrics, if it is one of the newest."""
+"""How long an ended job stays among the metrics, if it is one of the newest."""
 KEPT_WHOLE = 100
-"""Jobs that have ended, the newest, of which all is kept, and which are among the metrics; of older ones the last
-status is kept. What a master costs therefore follows from the jobs under way, not from all that it ever had."""
+"""Number of ended jobs, the newest ones, that are kept in full and appear among the metrics; of older ones only the
+last status is kept. So the cost of a master depends on the jobs under way, not on all jobs that it ever had."""
 _LOOK_S = 1.0
-"""How often the store is asked whether another master has taken a fence."""
+"""Interval at which the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
-"""How often stray bytes of jobs are looked for that ended so long ago at least: workers learn of it a moment later."""
+"""Interval of the search for stray bytes, and the least time since a job's end before its bytes are searched: workers
+learn of the end a moment later."""
 
 
 class JobRunner:
-    """What a master does about its jobs. Methods are called under `lock`, unless they say otherwise."""
+    """Everything that a master does about its jobs. Methods are called under `lock` unless stated otherwise."""
 
     def __init__(
         self,
@@ -59,9 +60,9 @@ class JobRunner:
         recovers: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`recovers`: the master takes over jobs of others, and outlives its own."""
+        """`recovers`: the master takes over jobs of others, and outlives its own jobs."""
         self.lock = threading.RLock()
-        """Guards all that is known of jobs."""
+        """Guards all state about jobs."""
         self.jobs = JobTable()
         self.outbox = Outbox(adapters.bus)
         self.dispatch = Dispatch(adapters.bus, adapters.cache, self.outbox, self.lock)
@@ -70,21 +71,22 @@ class JobRunner:
         self.recovers = recovers
         self.clock = clock
         self.fenced: Fenced | None = None
-        """Another master runs a job that this one had."""
+        """Set when another master runs a job that this one had."""
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
         self._look_s: dict[str, float] = {}
-        """Jobs of which nobody had taken a higher fence, and when that is asked again: it is asked under the lock, and
-        anybody may send messages with such fences."""
+        """By job: when to ask again whether a higher fence was taken, after it was not. The store is asked under the
+        lock, and any client may send messages with such fences."""
         self._late: set[str] = set()
-        """Jobs that are past, of which a worker has stored bytes since: it stood still while its job ended."""
+        """Past jobs for which a worker has stored bytes since: the worker was suspended while the job ended."""
         self._defects: dict[str, str] = {}
-        """What has gone wrong last with which job."""
+        """The last defect of each job."""
 
     def handle(self, progress: Progress, now_s: float) -> None:
         """Account for a message about a job."""
         job = self.jobs.find(progress.job)
+        # A late report of a past job: what the worker has stored must be freed.
         if job is None:
             if progress.HasField("made") and self.jobs.is_past(progress.job):
                 self._late.add(progress.job)
@@ -106,13 +108,13 @@ class JobRunner:
                 self.carry_out(job, job.issue())
 
     def tick(self, now_s: float) -> None:
-        """What is to be done about jobs of which nothing is heard, and those that have ended."""
+        """Handle stalled and finished jobs."""
         for job in self.jobs:
             with self.isolated(job):
                 self.carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self.carry_out(job, job.issue_again(now_s))
-                if job.state.ended and self.recovers:  # a process that has one job may use its preflight further
+                if job.state.ended and self.recovers:  # a process with a single job may still use its preflight
                     job.let_go()
         self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
@@ -120,7 +122,7 @@ class JobRunner:
             self.sweep(now_s - _SWEEP_S)
 
     def sweep(self, ended_by_s: float = math.inf) -> bool:
-        """Free what workers stored for jobs that had ended by then. Whether there is any such job."""
+        """Free what workers stored for jobs that had ended by this time. Returns whether there was any such job."""
         swept = [job for job in self.jobs if job.state.ended and job.leftovers and job.ended_s <= ended_by_s]
         for job in swept:
             with self.isolated(job):
@@ -132,7 +134,7 @@ class JobRunner:
         return bool(swept or late)
 
     def _forget(self) -> None:
-        """Keep no more than the status of all but the newest jobs that have ended, once their histories hold all."""
+        """Reduce all but the newest ended jobs to their status, once their histories are complete."""
         for job in self.jobs.ended_but(KEPT_WHOLE):
             with self.isolated(job):
                 if not job.leftovers and self.history.holds_all_of(job):
@@ -142,7 +144,7 @@ class JobRunner:
                     self._defects.pop(job.name, None)
 
     def enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
-        """Change a job's state, and tell all workers. False: it was in that state."""
+        """Change a job's state and announce it to all workers. Returns False if it was already in that state."""
         if not job.enter(wanted, self.clock(), reason):
             return False
         if not wanted.ended:
@@ -156,10 +158,10 @@ class JobRunner:
         return True
 
     def carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
-        """Carry out what the job's ledger wants."""
+        """Carry out the instructions of the job's ledger."""
         for instruction in instructions:
             match instruction:
-                case IssueUnits():  # most are
+                case IssueUnits():  # by far the most frequent
                     self.dispatch.instruction(job, instruction)
                 case CompleteJob():
                     self.enter(job, JobState.COMPLETED)
@@ -171,18 +173,18 @@ class JobRunner:
                     self.dispatch.instruction(job, instruction)
 
     def up(self) -> tuple[Collection[str], float]:
-        """The pools with a worker, now."""
+        """Return the pools that have a worker, and the present time."""
         now_s = self.clock()
         return self._worker_registry.pools(now_s), now_s
 
-    # --- what goes wrong ---
+    # --- errors ---
 
     def isolated(self, job: Job) -> _Isolated:
-        """What goes wrong within this block is the job's own trouble: it fails, and the others go on."""
+        """Errors within this block belong to the job: it fails, and the others continue."""
         return _Isolated(job, self)
 
     def met(self, job: Job, error: Exception) -> None:
-        """Something has gone wrong with this job alone: it fails. One that has ended says so, once."""
+        """Handle an error of this job alone: the job fails. A job that has already ended reports the error, once."""
         reason = str(error) if isinstance(error, EsspError) else f"unexpected error: {reason_of(error)}"
         if self._defects.get(job.name) != reason:
             self._defects[job.name] = reason
@@ -193,12 +195,12 @@ class JobRunner:
         self.fail(job, reason)
 
     def fail(self, job: Job, reason: str) -> None:
-        """End a job, unless it has ended."""
+        """End a job as failed, unless it has ended."""
         if not job.state.ended:
             self.enter(job, JobState.FAILED, reason)
 
     def fail_refused(self) -> None:
-        """Fail the jobs of which something can never be published. Takes the lock."""
+        """Fail the jobs that have a message which can never be published. Takes the lock."""
         with self.lock:
             for name, error in self.outbox.refused():
                 if (job := self.jobs.find(name)) is not None:
@@ -208,11 +210,12 @@ class JobRunner:
     # --- other masters ---
 
     def follow(self, feed: ControlFeed) -> None:
-        """Leave the jobs of which another master publishes a command."""
+        """Watch for commands of another master, and leave its jobs."""
         feed.on_change(self._heed)
 
     def yield_to(self, job: Job, fence: int) -> None:
-        """Leave a job to another master if this fence is higher than its own, and was taken: anybody may send one."""
+        """Leave a job to another master if this fence is higher than its own and was really taken: any client may send
+        one."""
         if fence > job.run.fence and not self._was_taken(job, fence):
             return
         if (error := job.yield_to(fence, self.clock())) is not None:
@@ -225,10 +228,10 @@ class JobRunner:
                 self.yield_to(job, control.fence)
 
     def _was_taken(self, job: Job, fence: int) -> bool:
-        """Whether a master has taken this fence of a job; if the store does not answer, it is believed."""
+        """Whether a master has taken this fence of a job. If the store does not answer, assume that it has."""
         now_s = self.clock()
         if now_s < self._look_s.get(job.name, now_s):
-            return False  # if it was, a message after that tells again, and so does the next segment
+            return False  # if it was taken, a later message shows it again, and so does the next segment
         try:
             taken = job.run.history.fences_above(job.run.fence) >= fence
         except TransientError:
@@ -241,7 +244,7 @@ class JobRunner:
     # --- the histories ---
 
     def _tell_of_lost(self, job: Job, reason: str) -> None:
-        """A job fails whose history cannot be written; one that has ended stays as it was."""
+        """Fail a job whose history cannot be written; a job that has ended keeps its state and reports it."""
         log.error("job %s: %s", job.name, reason, extra={"job_id": job.name})
         if job.state.ended:
             job.reporter.warn([f"job {job.name}: {reason}"])
@@ -249,8 +252,8 @@ class JobRunner:
             self.fail(job, shortened(reason))
 
     def write_histories(self, now: bool = False) -> None:
-        """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards.
-        Takes the lock."""
+        """Write what was recorded, if a write is due (or `now`); the messages that it covers are done afterwards. Takes
+        the lock."""
         with self.lock:
             for lost in self.history.lost():
                 if (job := self.jobs.find(lost.job)) is None:
@@ -262,12 +265,13 @@ class JobRunner:
                     with self.isolated(job):
                         job.lose_history()
                         self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
+            # Only when the outbox is empty: a message may count as done only after its effects were carried out.
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
 
 
 class _Isolated:
-    """What `JobRunner.isolated` gives. One is made for each message, so it is no generator."""
+    """Returned by `JobRunner.isolated`. Created for every message, so it is a class and not a slower generator."""
 
     __slots__ = ("_job", "_runner")
 

@@ -1,6 +1,6 @@
 """Starts jobs, and continues runs that another master left.
 
-A job is announced only when its first work units are made. So nobody is told of one of which no seed can be made.
+A job is announced only after its first work units were built, so a job for which that fails is never announced.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from essp_master.lifecycle.runner import JobRunner
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""How long a start waits for the history of the run before."""
+"""How long a start waits for the history of the previous run."""
 
 
 class JobStarter:
-    """Begins runs of jobs. Takes the runner's lock where it needs it; `begin` is called under it."""
+    """Begins runs of jobs. Takes the runner's lock where needed; `begin` is called under it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class JobStarter:
         declared: Callable[[], Declared],
         draining: threading.Event,
     ) -> None:
-        """`declared`: what is registered, and not installed here. `draining`: the master leaves."""
+        """`declared`: returns what is registered but not installed here. `draining`: the master is leaving."""
         self._runner = runner
         self._queue = queue
         self._bus = adapters.bus
@@ -64,12 +64,12 @@ class JobStarter:
     def preflight(
         self, spec: JobSpec, fresh: bool = False, continues: bool = False, asked: Asked = ANYBODY
     ) -> Preflight:
-        """What is wrong with a job, or what it has. Raises `ConfigError`, `Forbidden`, `OfAnotherJob`."""
+        """Check a job and return what it consists of. Raises `ConfigError`, `Forbidden`, `OfAnotherJob`."""
         declared = replace(self._declared(), code=self._settings.code)
         return preflight(spec, self._stores, fresh, declared, continues, asked, self._settings.state)
 
     def start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, asked: Asked) -> None:
-        """Start a job, or start one that has ended again. `checked`: its preflight, if that was made."""
+        """Start a job, or restart one that has ended. `checked`: its preflight, if it was already made."""
         with self._reserved(spec, asked) as present:
             events = present.reporter.log if present is not None else EventLog()
             found = checked or self.preflight(spec, fresh, asked=asked)
@@ -78,7 +78,7 @@ class JobStarter:
             self._start(found, Origin(state=state, team=asked.team, changes=changes), events)
 
     def take_over(self, spec: JobSpec, command: Control) -> None:
-        """Continue the run of which this is the last command."""
+        """Continue the run that has this last command."""
         with self._reserved(spec, Asked(command.team), takes_over=True) as present:
             events = present.reporter.log if present is not None else EventLog()
             found = self.preflight(spec, continues=True)
@@ -88,7 +88,7 @@ class JobStarter:
             self._start(found, Origin.of_command(command), events, command, goal)
 
     def run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
-        """A run of a job, which nobody knows of yet."""
+        """Return a new run of a job, which is not announced yet."""
         streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
         self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
         job = start_run(found, self._stores, origin, events, self._worker, self._runner.clock)
@@ -99,9 +99,9 @@ class JobStarter:
         return job
 
     def begin(self, job: Job, command: Control | None = None) -> None:
-        """Tell all workers of a job, and issue what it needs.
+        """Announce a job to all workers, and issue its first work units.
 
-        Nobody is told of a job whose first work units cannot be made. `command`: the last that another master gave.
+        A job whose first work units cannot be built is not announced. `command`: the last one of another master.
         """
         try:
             self._announce(job, command)
@@ -111,7 +111,7 @@ class JobStarter:
 
     @contextmanager
     def _reserved(self, spec: JobSpec, asked: Asked, takes_over: bool = False) -> Iterator[Job | None]:
-        """Within the block nobody else starts this job. The job of that name that has ended, if there is one."""
+        """Reserve the job's name within the block. Yields the ended job of that name, if there is one."""
         runner = self._runner
         with runner.lock:
             present = runner.jobs.reserve(spec, asked, takes_over)
@@ -130,7 +130,7 @@ class JobStarter:
         command: Control | None = None,
         goal: Preflight | None = None,
     ) -> None:
-        """`goal`: of the run that follows this one."""
+        """`goal`: the preflight of the run that follows this one."""
         runner = self._runner
         with self._written_to_the_end(found.spec.output):
             job = self.run_of(found, origin, events)
@@ -147,8 +147,9 @@ class JobStarter:
 
     @contextmanager
     def _written_to_the_end(self, output: str) -> Iterator[None]:
-        """The history in this output holds all that the runs before noted, and within the block they note no more: the
-        next run writes from there on. Raises `Unavailable` if that takes long."""
+        """Ensure that the history in this output contains everything that previous runs recorded, and that they record
+        no more within the block, since the next run continues it from there. Raises `Unavailable` if that takes long.
+        """
         runner = self._runner
         with runner.lock:
             ended = runner.jobs.ended_in(output)
@@ -158,6 +159,7 @@ class JobStarter:
                 raise Unavailable(
                     f"the end of the last run is not in the history in {output} yet; ask again in a moment"
                 )
+            # Without the lock: this may take long, and the master's own thread continues meanwhile.
             runner.history.wait(left_s)
             runner.outbox.send()
             runner.write_histories(now=True)
@@ -170,7 +172,7 @@ class JobStarter:
             raise
 
     def _hand_on(self, ended: Sequence[Job]) -> bool:
-        """Have these runs write no more; False: their histories do not hold all of them yet."""
+        """Make these runs stop writing. Returns False if their histories are not complete yet."""
         with self._runner.lock:
             written = all(map(self._runner.history.holds_all_of, ended))
             for job in ended if written else ():
@@ -181,14 +183,17 @@ class JobStarter:
         runner, dispatch = self._runner, self._runner.dispatch
         ends = command is not None and command.command in (Control.STOP, Control.FAIL)
         first = () if ends else (*job.look(*runner.up()), *job.start())
+        # Build everything first, without any effect: if a seed cannot be made, nothing was announced.
         units = [dispatch.prepared(job, instruction) for instruction in first]
         runner.jobs.add(job)
         job.activity.listener = runner.tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
         if job.run.continued is None or (command is not None and command.fence < command.since):
-            dispatch.purge(job.name)  # of a run that nobody was told of, all that is there is older
+            dispatch.purge(job.name)  # nobody knew the run, so all bytes there are older
         if command is None or under_way(command):
             dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
         if job.run.continued is not None:
+            # Published after the start: when it comes back, everything that the previous master left unread has been
+            # read.
             dispatch.mark(job)
         if command is not None and command.command in (Control.STOP, Control.FAIL):
             ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED

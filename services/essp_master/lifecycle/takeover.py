@@ -1,12 +1,12 @@
-"""Takes over the jobs that were under way when the previous master left; remembers those that had ended.
+"""Takes over the jobs that were under way when the previous master left, and remembers those that had ended.
 
-Histories are read side by side (`failover/reading.py`), first those of the jobs that were under way: requests wait
-meanwhile, and a store that has thousands of jobs takes a moment for each.
+Histories are read in parallel (`failover/reading.py`), starting with jobs under way: requests wait meanwhile, and a
+store with thousands of jobs takes a moment for each.
 
-A server that does not answer is waited for, as what is said of a job that is not taken over yet would be lost, but no
-longer than `takeover_s`: a single job must not keep the master from all others. Nobody waits for the history of a job
-that has ended and cannot be read: of that its last command tells, until its store answers (`read_on`). A job that
-cannot be taken over is announced as failed, so that the next master does not meet it again.
+The master waits for a server that does not answer, because messages about a job that is not taken over yet would be
+lost, but no longer than `takeover_s`: a single job must not keep the master from all others. It does not wait for the
+history of an ended job that cannot be read: until the store answers (`read_on`), the last command gives its status. A
+job that cannot be taken over is announced as failed, so that the next master does not encounter it again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from essp_master.status.status_view import status_by_command
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 5.0
-"""Most seconds between two tries to take over what was under way."""
+"""Longest pause in seconds between two tries to take over jobs."""
 _AGAIN_S = 60.0
-"""How often the histories of jobs that have ended are read again that could not be read."""
+"""Interval at which unreadable histories of ended jobs are read again."""
 _PATIENCE_S = 10.0
-"""How long a request waits for the master to know the jobs."""
+"""How long a request waits until the master knows the jobs."""
 _WAIT_TOGETHER = 20
-"""Requests that wait for it; the others are told at once: each takes a thread, and metrics and logs need some, too."""
+"""Number of requests that may wait for it; further ones are refused at once. Each takes a thread, and metrics and logs
+need threads, too."""
 
 
 class Takeover:
-    """What a master learns of the one before it. Takes the runner's lock."""
+    """What a master learns about the previous one. Takes the runner's lock."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class Takeover:
         settings: MasterSettings,
         draining: threading.Event,
     ) -> None:
-        """`draining`: the master leaves."""
+        """`draining`: the master is leaving."""
         self.done = threading.Event()
-        """It is known what was under way; until then requests wait."""
+        """Set when all jobs under way are known; until then requests wait."""
         self.obstacle = ""
-        """What the master waits for before it can take over what was under way; empty: nothing."""
+        """What the master waits for before it can take over jobs; empty if nothing."""
         self._waiting = threading.BoundedSemaphore(_WAIT_TOGETHER)
         self._runner = runner
         self._starter = starter
@@ -69,14 +70,15 @@ class Takeover:
         self._stores = adapters.stores
         self._histories = Histories(adapters.stores, runner.clock, draining)
         self._unread: dict[str, tuple[Control, JobStatus]] = {}
-        """Jobs that have ended, and whose histories could not be read: the last command, and what is told meanwhile."""
+        """Ended jobs whose histories could not be read: the last command, and the status shown meanwhile."""
         self._settings = settings
         self._draining = draining
         if not runner.recovers:
             self.done.set()
 
     def wait(self) -> None:
-        """Until it is known what was under way. Raises `Unavailable` if that takes long, or many wait for it."""
+        """Wait until the jobs under way are known. Raises `Unavailable` if that takes long, or if too many requests
+        wait."""
         if self.done.is_set():
             return
         waits = self._waiting.acquire(blocking=False)
@@ -90,7 +92,7 @@ class Takeover:
             raise Unavailable(f"this master is still finding out what was under way{obstacle}; ask again in a moment")
 
     def run(self) -> None:
-        """Take over all jobs; returns early when the master leaves."""
+        """Take over all jobs. Returns early if the master leaves."""
         clock, commands, began_s = self._runner.clock, None, 0.0
         outage = Outage("master", self._draining.wait, _LONGEST_WAIT_S)
         while not self.done.is_set() and not self._draining.is_set():
@@ -98,7 +100,7 @@ class Takeover:
                 try:
                     if commands is None:
                         commands = last_commands(self._bus, self._draining)
-                        began_s = clock()  # a bus that was away takes nothing from the patience with stores
+                        began_s = clock()  # time without the bus does not count against the patience with stores
                     self._take_over_all(commands, clock() - began_s >= self._settings.takeover_s)
                 except TransientError as error:
                     self.obstacle = str(error)
@@ -108,12 +110,12 @@ class Takeover:
                     self.done.set()
 
     def read_on(self) -> None:
-        """Until the master leaves, or knows all of them: read the histories that could not be read."""
+        """Keep reading the unreadable histories, until the master leaves or knows all of them."""
         while self._unread and not self._draining.wait(_AGAIN_S):
             self.read_again()
 
     def read_again(self) -> None:
-        """Read the histories that could not be read before."""
+        """Read again the histories that could not be read before."""
         with closing(self._histories.read([command for command, _ in self._unread.values()])) as readings:
             for reading in readings:
                 command, told = self._unread[reading.command.job]
@@ -125,9 +127,9 @@ class Takeover:
                     del self._unread[command.job]
 
     def _take_over_all(self, commands: Sequence[Control], late: bool) -> None:
-        """Take over all jobs but those that are known already.
+        """Take over all jobs that are not known yet.
 
-        Raises `TransientError` if one has to be waited for. `late`: such jobs are failed instead.
+        Raises `TransientError` if one of them has to wait. `late`: such jobs are failed instead.
         """
         unknown = [command for command in commands if not self._known(command)]
         unknown.sort(key=under_way, reverse=True)
@@ -146,7 +148,7 @@ class Takeover:
             self._give_up(command, f"{error}; start it again, and it resumes from its last checkpoint")
 
     def _put_off(self, unread: Sequence[tuple[Control, TransientError]]) -> None:
-        """Tell of these jobs that have ended what their last commands say."""
+        """Remember these ended jobs with the status of their last commands."""
         for command, error in unread:
             reason = f"its history cannot be read yet: {error}"
             told = status_by_command(command)
@@ -165,12 +167,12 @@ class Takeover:
         return command.job in self._runner.jobs or self._runner.jobs.is_past(command.job)
 
     def _take_over(self, reading: Reading) -> TransientError | None:
-        """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""
+        """Take over one job. Returns an error if a server does not answer, else None: nothing is left to do."""
         command = reading.command
         try:
             if reading.error is not None:
                 raise reading.error
-            if reading.ended is not None:  # perhaps by a master that is still there
+            if reading.ended is not None:  # possibly by a master that still exists
                 self._remember(reading.ended)
             else:
                 command = as_recorded(command, self._stores)
@@ -182,7 +184,7 @@ class Takeover:
             reason = f"job {command.job} cannot be taken over yet: {error}"
             log.warning("%s", reason, extra={"job_id": command.job})
             return TransientError(reason, error.retry_after_s)
-        except Conflict as error:  # another master has it
+        except Conflict as error:  # another master has the job
             log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
         except Exception as error:
             log.exception("job %s cannot be taken over", command.job, extra={"job_id": command.job})
@@ -190,8 +192,8 @@ class Takeover:
         return None
 
     def _give_up(self, command: Control, reason: str) -> None:
-        """Have everybody know that a job failed which this master cannot even begin to take over. One that had ended
-        before stays as it was."""
+        """Announce as failed a job that this master cannot even begin to take over. A job that had already ended stays
+        unchanged."""
         last = Control()
         last.CopyFrom(command)
         if command.command not in ENDED:
@@ -201,7 +203,7 @@ class Takeover:
         self._remember(status_by_command(last))
 
     def _remember(self, past: JobStatus) -> None:
-        """Know of a job that is past, unless somebody has started it again meanwhile."""
+        """Remember a past job, unless it was started again in the meantime."""
         with self._runner.lock:  # requests list the jobs meanwhile
             if past.name not in self._runner.jobs:
                 self._runner.jobs.remember(past)

@@ -1,6 +1,7 @@
 // Curves of trainings over epochs: axes, one line for each trainer, and the figures below the pointer or the arrow keys.
 
 import { el, redraw, svg } from "./dom.js";
+import { counted } from "./words.js";
 
 const HEIGHT = 250;
 const MARGIN = { left: 52, right: 14, top: 12, bottom: 36 };
@@ -83,7 +84,7 @@ export function legend(job) {
   const chips = job.trainers.map(({ name }, k) => el("button",
     { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(!hidden.has(name)), onclick: toggle },
     el("span", { class: `swatch c${k % COLOURS}` }), name));
-  return el("div", { class: "legend" }, chips, el("span", { class: "note" }, "pale: in training, mean of the epoch so far · with dots: validation"));
+  return el("div", { class: "legend" }, chips, el("span", { class: "note" }, "pale: training, mean of the epoch so far · with dots: validation"));
 }
 
 /** A chart. `width`: in CSS pixels. `format`: a value in words. `least`: the axis begins no higher than there. */
@@ -91,10 +92,10 @@ export function chart({ title, all, width, format, least, most, epochs, changes 
   const shown = all.filter(line => !hidden.has(line.trainer));
   const head = el("figcaption", {}, title);
   if (!shown.length)
-    return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "Nothing has been reported yet."));
+    return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "No reports yet."));
   const frame = framed(shown, width, least, most, epochs);
   const figure = el("figure", { class: "chart", "data-key": title }, head, drawing(title, shown, frame, format, changes.filter(mark => !hidden.has(mark.trainer) && mark.x >= frame.from && mark.x <= frame.to)), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
-  if (frame.cut) head.append(el("span", { class: "note" }, ` (${frame.cut} far above are cut)`));
+  if (frame.cut) head.append(el("span", { class: "note" }, ` (${counted(frame.cut, "outlier")} cut off)`));
   figure.data = { shown, frame, format };
   return figure;
 }

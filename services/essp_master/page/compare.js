@@ -67,9 +67,9 @@ export function drawComparison({ found, unknown }) {
   return [
     el("div", { class: "head" }, el("h2", {}, `${counted(found.length, "job")} side by side`)),
     unknown.length ? el("p", { class: "note" }, `There is no job ${unknown.join(", ")}.`) : null,
-    section("Curves", ...(all.loss.length ? [legend({ trainers }), charts({ phases }, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])),
+    section("Curves", ...(all.loss.length ? [legend({ trainers }), charts({ phases }, all)] : [el("p", { class: "empty" }, "No trainer has reported yet.")])),
     results.rows.length ? section("Results, by video", table("results by video", ["job", "model", ...results.columns], results.rows, [0, 1])) : null,
-    rows.length ? section("Trainings", table("trainings", ["job", "state", "trainer", "model", "at", "validation loss", `${called} by clip`, `${called} by video`], rows, [0, 1, 2, 3, 4])) : null,
+    rows.length ? section("Trainers", table("trainers", ["job", "state", "trainer", "model", "phase", "validation loss", `${called} by clip`, `${called} by video`], rows, [0, 1, 2, 3, 4])) : null,
   ];
 }
 

@@ -35,7 +35,7 @@ export function drawCreate(open) {
   const verdict = el("div", { id: "verdict", class: "verdict", role: "status", "aria-live": "polite" });
   const start = el("button", { type: "submit", disabled: true }, "Start");
   const fresh = el("input", { type: "checkbox" }), file = el("input", { type: "file", accept: ".yaml,.yml,.json" });
-  const edited = el("p", { class: "note", hidden: true }, "The text below was changed by hand. ", el("button", { type: "button", class: "chip", onclick: () => write(true) }, "Write it anew from these fields"));
+  const edited = el("p", { class: "note", hidden: true }, "You have edited the text below. ", el("button", { type: "button", class: "chip", onclick: () => write(true) }, "Replace it with the text for these fields"));
   let waiting = 0, round = 0, fields = DEFAULTS, written = jobText(DEFAULTS);
 
   async function check() {
@@ -46,8 +46,8 @@ export function drawCreate(open) {
       const found = await ask(`v1/jobs:validate?fresh=${fresh.checked}`, { method: "POST", body: text.value });
       if (mine !== round) return;
       start.disabled = false;
-      verdict.replaceChildren(el("p", { class: "right" }, `This can start: ${found.name}, ${counted(found.clips, "clip")} in all${found.trainers.length ? `, trainers ${found.trainers.join(", ")}` : ""}.`),
-        ...found.removes ? [el("p", { class: "warning" }, `Note: the start removes what job ${found.removes.job} has left in this output, ${counted(found.removes.objects, "object")}; ${counted(found.removes.kept.length, "other file")} in it stay.`)] : [],
+      verdict.replaceChildren(el("p", { class: "right" }, `Ready to start: ${found.name}, ${counted(found.clips, "clip")} in total${found.trainers.length ? `, trainers ${found.trainers.join(", ")}` : ""}.`),
+        ...found.removes ? [el("p", { class: "warning" }, `Note: starting removes ${counted(found.removes.objects, "object")} of job ${found.removes.job} from this output, and keeps ${counted(found.removes.kept.length, "other file")}.`)] : [],
         ...found.warnings.map(warning => el("p", { class: "warning" }, `Note: ${warning}`)));
     } catch (error) {
       if (mine !== round) return;
@@ -58,7 +58,7 @@ export function drawCreate(open) {
 
   function wrong(error) {
     if (!error.errors?.length) return [el("p", { class: "wrong" }, error.message)];
-    return [el("p", {}, `${counted(error.errors.length, "thing")} to put right:`), el("ul", {}, error.errors.map(({ field, detail }) => {
+    return [el("p", {}, `${counted(error.errors.length, "error")} to fix:`), el("ul", {}, error.errors.map(({ field, detail }) => {
       const line = lineOf(text.value, field);
       return el("li", { class: "wrong" }, line < 0 ? null : [el("button", { type: "button", class: "chip", onclick: () => show(line) }, `line ${line + 1}`), " "], el("b", {}, field), ` ${detail}`);
     }))];
@@ -110,8 +110,8 @@ export function drawCreate(open) {
   });
   check();
   return [el("form", { "data-own": true, "data-key": "create", class: "create", onsubmit: begin },
-    el("div", { class: "head" }, el("h2", {}, "A new job"), el("span", { class: "grow" }), el("label", { class: "file" }, "Read a file ", file)),
+    el("div", { class: "head" }, el("h2", {}, "New job"), el("span", { class: "grow" }), el("label", { class: "file" }, "Load a file ", file)),
     fieldsForm(found => { fields = found; write(false); }), edited,
     el("div", { class: "editor" }, el("label", { for: "job", class: "unseen" }, "The job, as YAML"), text, verdict),
-    el("div", { class: "head" }, start, el("label", {}, fresh, " begin again, and remove what an earlier run of it left")))];
+    el("div", { class: "head" }, start, el("label", {}, fresh, " start over, and remove the results of earlier runs")))];
 }

@@ -20,8 +20,8 @@ export function eventWords({ kind, message, data }) {
   if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
   if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
   if (kind === "state") return message.slice(message.indexOf(": ") + 2);
-  if (kind === "phase") return `${phaseTitle(data.purpose, data.epoch)} is over: all are done with it`;
-  if (kind === "condition" && data.over) return `${data.subject}: works again (${data.kind})`;
+  if (kind === "phase") return `${phaseTitle(data.purpose, data.epoch)} is over for all`;
+  if (kind === "condition" && data.over) return `${data.subject}: recovered (${data.kind})`;
   return message;
 }
 
@@ -56,9 +56,9 @@ export function eventList(events, gap) {
   return el("div", { "data-key": "events" },
     el("div", { class: "filters" }, chips, search),
     found.length ? el("ol", { class: "events", tabindex: "0", "aria-label": "events, newest first" }, items)
-      : el("p", { class: "empty" }, events.length ? "No event is of these kinds and has this text." : "No event is known: this master has not seen the job run."),
+      : el("p", { class: "empty" }, events.length ? "No events match these filters." : "No events: this master has not seen the job run."),
     found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
-    gap > 0 ? el("p", { class: "note" }, `${count(gap)} older events are not held any more.`) : null);
+    gap > 0 ? el("p", { class: "note" }, `${count(gap)} older events are no longer available.`) : null);
 }
 
 function toggle(event) {

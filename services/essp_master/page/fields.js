@@ -54,10 +54,10 @@ ${trainers.join("")}`;
 /** The form. `changed` is called with its fields. */
 export function fieldsForm(changed) {
   const inputs = {
-    name: text("Name", { required: true }), catalog: text("Catalog, as essp catalog build wrote it", { required: true }),
-    output: text("Where checkpoints, model and report go", { required: true }),
-    model: text("Network", { required: true, list: "models" }), epochs: whole("Epochs", 1), frames: whole("Frames of a clip", 2),
-    side: whole("Side of the square that is trained on, pixels", 16), batch: whole("Clips of a batch", 1),
+    name: text("Name", { required: true }), catalog: text("Catalog, written by essp catalog build", { required: true }),
+    output: text("Output: folder for checkpoints, model and report", { required: true }),
+    model: text("Network", { required: true, list: "models" }), epochs: whole("Epochs", 1), frames: whole("Frames per clip", 2),
+    side: whole("Side of the training crop, pixels", 16), batch: whole("Clips per batch", 1),
     rate: el("input", { type: "number", step: "any", min: 0, value: DEFAULTS.rate, "aria-label": "Learning rate" }),
   };
   for (const [name, input] of Object.entries(inputs)) input.value = DEFAULTS[name];
@@ -68,7 +68,7 @@ export function fieldsForm(changed) {
   });
   return el("details", { class: "fields" }, el("summary", {}, "Fill in the usual fields"),
     el("div", { oninput: told }, Object.values(inputs).map(input => el("label", {}, input.getAttribute("aria-label"), input)),
-      el("fieldset", {}, el("legend", {}, "What is trained on"), streams.map((box, k) => el("label", {}, box, [" frames (rgb)", " motion (optical flow)"][k])))),
+      el("fieldset", {}, el("legend", {}, "Streams"), streams.map((box, k) => el("label", {}, box, [" frames (rgb)", " motion (optical flow)"][k])))),
     el("datalist", { id: "models" }, MODELS.map(model => el("option", { value: model }))));
 }
 

@@ -15,9 +15,9 @@ export function flowOf(job) {
   return {
     seeds: {
       part: "budget", title: "Clips issued",
-      figures: [["at", now ? phaseTitle(now.purpose, now.epoch) : "the end"], ["issued", now ? `${count(now.issued)} of ${count(now.clips)}` : UNKNOWN],
-        ["on the way", counted(job.credits.outstanding_clips, "clip")]],
-      note: job.state === "running" && job.credits.waiting ? "waits until more of them are taken" : "",
+      figures: [["at", now ? phaseTitle(now.purpose, now.epoch) : "end"], ["issued", now ? `${count(now.issued)} of ${count(now.clips)}` : UNKNOWN],
+        ["in flight", counted(job.credits.outstanding_clips, "clip")]],
+      note: job.state === "running" && job.credits.waiting ? "waits for consumers" : "",
     },
     decoders: workers("decoder", "Decoders", pools.get("decoder"), job.backlog.decoder),
     streams: Object.entries(job.streams).map(([stream, feature]) => ({
@@ -29,13 +29,13 @@ export function flowOf(job) {
 
 function made(job, stream, feature, pools) {
   const part = `extractor.${feature}`;
-  if (!(stream in job.backlog) && !pools.has(part)) return { part, title: stream, figures: [], note: "the frames as they are decoded" };
+  if (!(stream in job.backlog) && !pools.has(part)) return { part, title: stream, figures: [], note: "the decoded frames" };
   return workers(part, stream === feature ? stream : `${stream}: ${feature}`, pools.get(part), job.backlog[stream]);
 }
 
 function workers(part, title, pool, queue = 0) {
-  if (!pool) return { part, title, figures: [["queued", counted(queue, "clip")]], note: queue ? "no worker has made a clip yet" : "nothing to do yet" };
-  const cost = pool.seconds_per_clip == null ? UNKNOWN : `${number(1000 * pool.seconds_per_clip)} ms a clip`;
+  if (!pool) return { part, title, figures: [["queued", counted(queue, "clip")]], note: queue ? "no worker has produced a clip yet" : "nothing to do yet" };
+  const cost = pool.seconds_per_clip == null ? UNKNOWN : `${number(1000 * pool.seconds_per_clip)} ms per clip`;
   return {
     part, title, rate: pool.clips_per_s,
     figures: [["rate", `${number(pool.clips_per_s)} clips/s`], ["work", cost], ["queued", counted(pool.queue, "clip")], ["workers", count(pool.workers)]],
@@ -78,7 +78,7 @@ export function flow(job) {
   const rows = found.streams.length;
   const own = found.streams.map(({ box: feature, consumers: takers }) => el("div", { class: "row" }, box(feature),
     found.consumers.length ? null : pipes(1, 1, live && takers.some(it => it.rate)), found.consumers.length ? null : el("div", { class: "takers" }, takers.map(box))));
-  return el("div", { class: `flow${found.consumers.length ? " joined" : ""}`, role: "group", "aria-label": "The flow of clips, from left to right" },
+  return el("div", { class: `flow${found.consumers.length ? " joined" : ""}`, role: "group", "aria-label": "Flow of clips, from left to right" },
     box(found.seeds), pipes(1, 1, live && found.decoders.rate), box(found.decoders), pipes(1, rows, live && found.decoders.rate),
     el("div", { class: "rows" }, own),
     found.consumers.length ? [pipes(rows, 1, live && job.progress.clips_per_s), el("div", { class: "takers" }, found.consumers.map(box))] : null);
@@ -100,9 +100,9 @@ export function fills(job) {
   const fill = (part, title, used, all, more) => el("div", { class: `fill${limit === part ? " limits" : ""}`, "data-key": part },
     el("span", {}, title), el("progress", { value: Math.min(used, all), max: all || 1, "aria-label": title }),
     el("span", { class: "note" }, `${size(used)} of ${size(all)}${more}`));
-  const waits = cache?.full_count ? `, workers waited ${counted(cache.full_count, "time")} for room` : "";
+  const waits = cache?.full_count ? `, workers waited for space ${counted(cache.full_count, "time")}` : "";
   return el("div", { class: "fills" },
-    fill("budget", "Budget of the job", credits.outstanding_bytes, credits.budget_bytes, ""),
-    cache && (cache.limit_bytes ? fill("cache", "Frame cache, of all jobs", cache.used_bytes, cache.limit_bytes, waits)
-      : el("div", { class: "fill" }, el("span", {}, "Frame cache, of all jobs"), el("span", { class: "note" }, `${size(cache.used_bytes)}, no limit${waits}`))));
+    fill("budget", "Job budget", credits.outstanding_bytes, credits.budget_bytes, ""),
+    cache && (cache.limit_bytes ? fill("cache", "Frame cache, all jobs", cache.used_bytes, cache.limit_bytes, waits)
+      : el("div", { class: "fill" }, el("span", {}, "Frame cache, all jobs"), el("span", { class: "note" }, `${size(cache.used_bytes)}, no limit${waits}`))));
 }

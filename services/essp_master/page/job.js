@@ -32,7 +32,7 @@ export function watchJob(name) {
 
 /** The page. */
 export function drawJob({ job, events, curves }, act) {
-  const problems = job.failures.length ? section("Clips that could not be made", failures(job)) : null;
+  const problems = job.failures.length ? section("Failed clips", failures(job)) : null;
   const judged = judgedBy(job.trainers);
   const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged) };
   const failed = job.state === "failed", completed = job.state === "completed";
@@ -45,7 +45,7 @@ export function drawJob({ job, events, curves }, act) {
       el("div", {},
         failed ? problems : null,
         completed ? made : null,
-        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all, changeMarks(job))] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
+        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all, changeMarks(job))] : [el("p", { class: "empty" }, "No trainer has reported yet.")])) : null,
         completed ? null : section("Flow", flow(job), fills(job)),
         drawPreviews(job),
         job.trainers.length ? section("Trainers", trainers(job), ...stops(job)) : null),
@@ -53,7 +53,7 @@ export function drawJob({ job, events, curves }, act) {
         completed ? null : made,
         failed ? null : problems,
         section("Events", eventList(events, events.length ? events[0].id - job.first_event : 0),
-          el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "Logs about it"))))),
+          el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "Logs of this job"))))),
   ];
 }
 
@@ -61,7 +61,7 @@ export function drawJob({ job, events, curves }, act) {
 export const state = job => el("span", { class: `state ${job.state}` }, job.queue ? `${job.state} ${job.queue.position}` : job.state);
 
 /** Why it waits, has failed or was stopped; empty: there is nothing to say. */
-export const why = job => (job.awaits.length ? `it waits for a worker of ${job.awaits.join(", ")}` : job.queue ? job.queue.reason : job.reason);
+export const why = job => (job.awaits.length ? `waits for workers: ${job.awaits.join(", ")}` : job.queue ? job.queue.reason : job.reason);
 
 /** The buttons for what can be done with a job now. */
 export function actions(job, act) {
@@ -79,7 +79,7 @@ export function courseWords(job) {
   if (now && job.state !== "completed") parts.push(phaseTitle(now.purpose, now.epoch));
   if (job.state === "running") {
     parts.push(`${number(progress.clips_per_s)} clips/s`);
-    parts.push(progress.eta_s == null ? "time left not known yet" : `${duration(progress.eta_s)} to go`);
+    parts.push(progress.eta_s == null ? "remaining time unknown" : `${duration(progress.eta_s)} to go`);
   }
   parts.push(job.ended ? `took ${duration(job.elapsed_s)}` : `${duration(job.elapsed_s)} so far`);
   return parts.join(" · ");
@@ -113,13 +113,13 @@ function change(job, act) {
     if (event.currentTarget.reportValidity()) act(job.name, "change", wanted);
   };
   return el("p", { "data-key": `change ${job.name} ${job.changes.length}` }, el("label", {}, "Change ",
-    el("input", { type: "text", size: 36, placeholder: `trainers.${job.trainers[0].name}.optimizer.lr=0.001`, onchange: set })), el("span", { class: "note" }, " counts from the next update on"));
+    el("input", { type: "text", size: 36, placeholder: `trainers.${job.trainers[0].name}.optimizer.lr=0.001`, onchange: set })), el("span", { class: "note" }, " takes effect with the next update"));
 }
 
 function course(job, act) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
-    job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
+    job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Position ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
     job.priority == null || job.ended ? null : priority(job, act),
     job.trainers.length && !job.ended ? change(job, act) : null,
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started `, at(job.created), ...(job.ended ? [", ended ", at(job.ended)] : [])));
@@ -128,7 +128,7 @@ function course(job, act) {
 /** What limits the rate; null of a job that does not run. */
 export function limit(job) {
   if (job.state !== "running") return null;
-  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not begun " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
+  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not started " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Unknown: no rates reported yet.");
 }
 
 /** The charts of loss, and of what else `all` has lines of, beside or below each other. */
@@ -149,7 +149,7 @@ function trainers(job) {
     return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
       number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`]), saved(trainer)];
   });
-  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by ${job.unit}`, "newest checkpoint"], rows, [0, 1, 2, 3]);
+  return table("trainers", ["trainer", "stream", "model", "phase", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by ${job.unit}`, "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
 
 /** What there is to say of trainers that have stopped before the last epoch. */
@@ -163,9 +163,9 @@ function saved(trainer) {
 function outcome(job) {
   const parts = [];
   if (job.result) parts.push(...results(job.result.metrics, job.unit));
-  const places = [["everything", job.output]];
+  const places = [["output", job.output]];
   if (job.result) places.push([job.kind === "predict" ? "predictions" : "model", job.result.uri]);
-  if (job.kind === "train" && job.state === "completed") places.push(["report, once it is made", `${job.output.replace(/\/$/, "")}/report/report.html`]);
+  if (job.kind === "train" && job.state === "completed") places.push(["report, once created", `${job.output.replace(/\/$/, "")}/report/report.html`]);
   for (const trainer of job.trainers) if (trainer.checkpoint) places.push([`checkpoint of ${trainer.name}`, trainer.checkpoint]);
   parts.push(el("dl", { class: "places" }, places.map(([what, uri]) => el("div", {}, el("dt", {}, what), el("dd", {}, address(uri))))));
   const next = commands(job);
@@ -175,7 +175,7 @@ function outcome(job) {
 
 /** An address; a browser opens only those of the web from here, others are marked with one click, to be copied. */
 function address(uri) {
-  return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "one click marks it" }, uri);
+  return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "click to select" }, uri);
 }
 
 /** A word of a command as a shell takes it, whatever is in it: people copy commands. */
@@ -184,8 +184,8 @@ const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.repla
 /** What people may want to do next, as commands. */
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
-    return [job.unit === "record" ? ["classify an image", `essp predict IMAGE --model ${shellWord(job.output)}`] : ["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["make the report", `essp report ${shellWord(job.output)}`]];
-  if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "go on from the checkpoints" : "start it again", "essp job start job.yaml"]];
+    return [job.unit === "record" ? ["classify an image", `essp predict IMAGE --model ${shellWord(job.output)}`] : ["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["create the report", `essp report ${shellWord(job.output)}`]];
+  if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "resume from the checkpoints" : "start it again", "essp job start job.yaml"]];
   return [];
 }
 
@@ -213,5 +213,5 @@ function results(metrics, unit) {
 function failures(job) {
   const rows = job.failures.map(({ stage, kind, count: times, examples }) => [stage, kind.replaceAll("_", " "), count(times),
     el("ul", {}, examples.map(({ video, reason }) => el("li", {}, `${video}: ${reason}`)))]);
-  return table("clips that could not be made", ["at the", "kind", "times", "as"], rows, [0, 1, 3]);
+  return table("failed clips", ["stage", "kind", "count", "examples"], rows, [0, 1, 3]);
 }

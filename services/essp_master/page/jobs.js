@@ -10,8 +10,8 @@ const MOST = 200;
 const CARDS = 6;
 const STEP = 50; // rows that are shown at once, and more at each wish
 const UNDER_WAY = ["running", "pending", "paused", "queued"]; // those of which there is most to see first
-const GROUPS = { all: () => true, "under way": job => UNDER_WAY.includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
-const WHOLE = ["under way", "queued"]; // all of these are here, however many jobs there are
+const GROUPS = { all: () => true, active: job => UNDER_WAY.includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
+const WHOLE = ["active", "queued"]; // all of these are here, however many jobs there are
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
@@ -36,10 +36,10 @@ export async function loadJobs() {
 
 /** The page. */
 export function drawJobs({ jobs, shown, more }, act) {
-  if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
-    el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
+  if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No jobs yet"),
+    el("p", {}, "A job defines the videos, the inputs of the models, and how to train them."),
     el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
-  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs, more), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}, and those under way; all: essp job ls`) : null)];
+  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs, more), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)} and all active jobs; for all jobs: essp job ls`) : null)];
 }
 
 const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
@@ -47,7 +47,7 @@ const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, nam
 function card(job, act) {
   return el("article", { "data-key": `card ${job.name}` },
     el("div", { class: "head" }, el("h3", {}, link(job.name)), state(job), el("span", { class: "grow" }), actions(job, act)),
-    el("progress", { value: share(job.progress), max: 1, "aria-label": `clips done of ${job.name}` }),
+    el("progress", { value: share(job.progress), max: 1, "aria-label": `clips done by ${job.name}` }),
     el("p", {}, courseWords(job)),
     limit(job));
 }
@@ -61,7 +61,7 @@ export const groupWords = (jobs, name, more) => `${name} ${count(jobs.filter(GRO
 function filters(jobs, more) {
   const chips = Object.keys(GROUPS).map(name => el("button",
     { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(name === group), onclick: choose }, groupWords(jobs, name, more)));
-  return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name has this text", placeholder: "only names with this", oninput: narrow }));
+  return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name contains this text", placeholder: "Filter by name", oninput: narrow }));
 }
 
 function choose(event) {
@@ -76,7 +76,7 @@ function narrow(event) {
 
 function list(jobs) {
   const found = narrowed(jobs, group, wanted);
-  if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
+  if (!found.length) return el("p", { class: "empty" }, "No jobs match these filters.");
   const reasons = found.some(why), teams = found.some(job => job.team), priorities = found.some(job => job.priority);
   const rows = found.slice(0, rowsShown).map(job => [el("span", { class: "pick" }, pick(job.name), link(job.name)), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
     duration(job.eta_s), count(job.failed), at(job.created), ...(priorities ? [count(job.priority)] : []), ...(reasons ? [why(job)] : [])]);

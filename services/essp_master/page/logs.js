@@ -44,7 +44,7 @@ export function drawLogs({ logsOf, lines }) {
     { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
     `${GROUPS[group]} ${count(lines.filter(line => levelGroup(line.level) === group).length)}`));
   const pools = [...new Set(lines.map(line => line.pool))].sort();
-  const choice = el("select", { "aria-label": "only of this pool", onchange: choose },
+  const choice = el("select", { "aria-label": "only this pool", onchange: choose },
     el("option", { value: "", selected: !pool }, "all pools"), pools.map(name => el("option", { value: name, selected: name === pool }, name)));
   const search = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "Filter", oninput: narrow });
   return [el("section", { "data-key": "logs" },
@@ -52,9 +52,9 @@ export function drawLogs({ logsOf, lines }) {
     logsOf ? el("p", { class: "note" }, el("a", { href: `#/jobs/${encodeURIComponent(logsOf)}` }, "The job"), " · ", el("a", { href: "#/logs" }, "all lines")) : null,
     el("div", { class: "filters" }, chips, choice, search),
     found.length ? el("ol", { class: "events lines", tabindex: "0", "aria-label": "lines, newest first" }, found.slice(0, most).map(line => shown(line, !logsOf)))
-      : el("p", { class: "empty" }, lines.length ? "No line is of these levels and this pool, and has this text." : "No worker has said anything since this master began."),
+      : el("p", { class: "empty" }, lines.length ? "No lines match these filters." : "No log lines since this master started."),
     found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
-    el("p", { class: "note" }, "The newest lines since this master began. Whoever needs all of them collects what the processes write."))];
+    el("p", { class: "note" }, "The newest lines since this master started. To keep all lines, collect the output of the processes."))];
 }
 
 function shown(line, named) {

@@ -39,7 +39,7 @@ function named(hash) {
 }
 
 async function act(job, action, wanted) {
-  if (action === "stop" && !confirm(`Stop ${job}? Its trainers save first; starting it again goes on from there.`)) return;
+  if (action === "stop" && !confirm(`Stop ${job}? Its trainers save first; if you start it again, it resumes from there.`)) return;
   try {
     if (action === "priority") await ask(jobPath(job, "/priority"), { method: "PUT", body: JSON.stringify({ priority: wanted }), type: "application/json" });
     else if (action === "change") await ask(jobPath(job), { method: "PATCH", body: JSON.stringify(wanted), type: "application/json" });
@@ -72,7 +72,7 @@ function tell(words) {
 /** Ask for a token: none was given, or the one given is not known. */
 function login() {
   part("login").hidden = false;
-  part("login-words").textContent = hasToken() ? "The master does not know this token. Give another one." : "This master shows its jobs only to those who have a token of its API.";
+  part("login-words").textContent = hasToken() ? "The master does not accept this token. Enter another one." : "This master requires an API token.";
   part("main").replaceChildren();
   part("conditions").replaceChildren();
   part("leave").hidden = true;
@@ -130,7 +130,7 @@ function refused(error) {
   const words = error.status ? error.message : `${error.message} Trying again ...`;
   if (error.status === 401) login();
   else if (data) tell(words);
-  else show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, words), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
+  else show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not found" : "Nothing to show"), el("p", {}, words), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
 }
 
 function go() {

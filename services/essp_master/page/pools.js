@@ -14,8 +14,8 @@ export async function loadPools() {
   }
 }
 
-const CLASSES = [["bottleneck", "trainers wait, and the pool is busy"], ["starved", "trainers wait, and the pool idles: its input is too small"],
-  ["buffered", "no trainer waits, and what it makes is not taken"], ["balanced", "none of these"]];
+const CLASSES = [["bottleneck", "trainers wait, and the pool is busy"], ["starved", "trainers wait, and the pool is idle: it gets too little input"],
+  ["buffered", "no trainer waits, and its output is not consumed"], ["balanced", "any other state"]];
 
 /** Why it has that size, without its class, which stands beside it. */
 const because = pool => (pool.saturation && pool.reason.startsWith(`${pool.saturation}: `) ? pool.reason.slice(pool.saturation.length + 2) : pool.reason);
@@ -26,15 +26,15 @@ export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to
 /** The page. */
 export function drawPools({ pools, events, none }) {
   if (none) return [el("div", { class: "blank" }, el("h2", {}, "No pools"), el("p", {}, none))];
-  if (!pools.length) return [el("div", { class: "blank" }, el("h2", {}, "No pools yet"), el("p", {}, "No worker has said anything yet. Start one, as with ", el("code", {}, "essp decoder"), "."))];
+  if (!pools.length) return [el("div", { class: "blank" }, el("h2", {}, "No pools yet"), el("p", {}, "No worker has reported yet. Start one, for example with ", el("code", {}, "essp decoder"), "."))];
   const rows = pools.map(pool => [pool.name, count(pool.replicas), count(pool.ready), pool.stuck ? count(pool.stuck) : "0", percent(pool.busy), ruleWords(pool.rule), pool.saturation || UNKNOWN, because(pool)]);
   const held = pools.filter(pool => pool.held_up);
   return [
-    el("section", { "data-key": "pools" }, el("h2", {}, "Pools"), held.map(pool => el("p", { class: "wrong", role: "alert" }, `${pool.name} does not come up: ${pool.held_up}`)),
-      table("pools", ["pool", "wanted", "up", "stuck", "busy", "bounds", "is", "because"], rows, [0, 5, 6, 7]),
+    el("section", { "data-key": "pools" }, el("h2", {}, "Pools"), held.map(pool => el("p", { class: "wrong", role: "alert" }, `${pool.name} does not start: ${pool.held_up}`)),
+      table("pools", ["pool", "requested", "up", "stuck", "busy", "bounds", "state", "reason"], rows, [0, 5, 6, 7]),
       el("dl", { class: "places classes note" }, CLASSES.map(([name, words]) => el("div", {}, el("dt", {}, name), el("dd", {}, words))))),
-    el("section", { "data-key": "changes" }, el("h3", {}, "What was changed"), events.length
+    el("section", { "data-key": "changes" }, el("h3", {}, "Changes"), events.length
       ? el("ol", { class: "events", tabindex: "0", "aria-label": "changes of pools, newest first" }, [...events].reverse().map(event => el("li", {}, at(event.time), el("span", {}, event.pool ? `${event.pool}: ${event.message}` : event.message))))
-      : el("p", { class: "empty" }, "Nothing was changed since this master began.")),
+      : el("p", { class: "empty" }, "No changes since this master started.")),
   ];
 }

@@ -35,7 +35,7 @@ export function drawPreviews(job) {
   if (!shows(job)) return null;
   const streams = Object.keys(job.streams).slice(0, MOST);
   return el("details", { class: "card", "data-key": "previews", open: seen.open, ontoggle: toggled },
-    el("summary", {}, "What the streams carry"),
+    el("summary", {}, "Preview of the streams"),
     el("div", { class: "previews" }, streams.map(stream => figure(stream, job.streams[stream], seen.streams.get(stream)))));
 }
 
@@ -50,7 +50,7 @@ const shows = job => ["running", "paused"].includes(job.state);
 
 function figure(stream, feature, found) {
   const title = stream === feature ? stream : `${stream} (${feature})`;
-  if (!found?.url) return el("figure", { "data-key": stream }, el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "note" }, found?.words || "Looking ...")));
+  if (!found?.url) return el("figure", { "data-key": stream }, el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "note" }, found?.words || "Loading ...")));
   const words = previewWords(found.preview);
   return el("figure", { "data-key": `${stream} picture` },
     el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "note" }, words)), el("img", { src: found.url, alt: `${title}: ${words}` }));

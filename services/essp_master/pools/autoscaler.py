@@ -1,22 +1,23 @@
 """Decides how many workers each pool should have, and why. Pure, so that it can be simulated.
 
-The signal is the trainers' wait for data, not CPU usage. If no trainer waits, a pool is large enough, however busy it
-is. If a pool waits for its own input, more workers would not help. Each pool is in one of four states:
+The signal is how long trainers wait for data, not CPU usage. If no trainer waits, a pool is large enough, however busy
+it is. If a pool waits for its own input, more workers would not help. Each pool is in one of four states:
 
     bottleneck   trainers wait, and this pool is busy: it gets more workers
     starved      trainers wait, and this pool is idle: the pool that feeds it is too small
     buffered     no trainer waits, and credits are used up: the pool may shrink
-    balanced     none of these
+    balanced     otherwise
 
 Sizes come from measured rates, which are smoothed. The demand of a trainer is its rate divided by the share of time in
 which it did not wait. The rate of a worker is the rate of the pool divided by the number of busy workers.
 
-A pool grows to what the rates say. Nothing is added to what is pending: the next step comes once all workers of the one
-before are up and have had time to show what they make. While the rate of a worker is unknown, there is nothing to go
-by, and a pool that has a worker does not grow; while only the demand is unknown, it grows by one worker at a time. A
-pool whose workers cannot work (`essp_common/runtime/conditions.py`) does not grow either. A pool shrinks more slowly:
-only after a surplus has lasted, not soon after it grew, and not below one worker while there is work. Where its bounds
-allow it a pool without work shrinks to none, and gets a worker as soon as there is work again.
+ A pool grows to the size that the rates suggest. It does not grow further while workers are pending: the next step
+follows once all workers of the previous one are up and have had time to show their rate. While the rate of a worker is
+unknown, a pool that has a worker does not grow, since nothing suggests a size; while only the demand is unknown, it
+grows by one worker at a time. A pool whose workers cannot work (`essp_common/runtime/conditions.py`) does not grow
+either. A pool shrinks more slowly: only after a surplus has lasted, not soon after it grew, and not below one worker
+while there is work. If its bounds allow it, a pool without work shrinks to zero, and gets a worker as soon as there is
+work again.
 
 The idea of classifying pools by their queues follows Cosmos-Xenna's saturation-aware scheduler; scaling by the
 starvation of consumers follows Cachew (Graur et al., USENIX ATC 2022).
@@ -43,7 +44,7 @@ class Saturation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLoad:
-    """Measurements of one pool over the last seconds."""
+    """Measurements of one pool over the last few seconds."""
 
     name: str
     replicas: int
@@ -51,7 +52,7 @@ class PoolLoad:
     ready: int
     """Workers that are running."""
     stuck: int = 0
-    """Running workers that have work in hand and have finished none for a long time."""
+    """Running workers that have work in progress and have finished nothing for a long time."""
     busy: float
     """Share of their time that the ready workers were busy, 0 to 1."""
     done_per_s: float
@@ -61,17 +62,17 @@ class PoolLoad:
     demand_per_s: float | None
     """Clips per second that the pool's consumers would take if they never waited; None: not known yet."""
     wait: float
-    """Share of its time, 0 to 1, that the consumer that waits most waited for clips."""
+    """Share of its time, 0 to 1, for which the longest-waiting consumer waited for clips."""
     awaited: bool = False
-    """A job waits for its first worker before it begins."""
+    """Whether a job waits for the pool's first worker before it begins."""
     full: bool = False
-    """Credits are used up: no more clips may be made before consumers ack some."""
+    """Whether credits are used up: no more clips may be made before consumers ack some."""
     hindered: str = ""
-    """What keeps its workers from working, however many there are; empty: nothing does."""
+    """What keeps its workers from working, however many there are; empty if nothing does."""
 
     @property
     def wanted(self) -> bool:
-        """There is work for it, or will be once it has a worker."""
+        """Whether the pool has work, or will have as soon as it has a worker."""
         return self.queue > 0 or self.awaited
 
 
@@ -82,7 +83,8 @@ class Limits:
     min: int = 0
     max: int = 64
     max_because: str = ""
-    """Why no more than `max` are added, for people, where that is not the maximum that they know; empty: it is."""
+    """Why no more than `max` workers are allowed, for users, if `max` is not the maximum that they know; else
+    empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +98,9 @@ class Policy:
     headroom: float = 1.15
     """Factor by which the target exceeds the demand, because the time per clip varies."""
     show_s: float = 20.0
-    """How long workers that have come up are given to show what they make: more than the time over which rates are
-    measured."""
+    """How long new workers are given to show their rate: longer than the time over which rates are measured."""
     surplus_s: float = 120.0
-    """How long a surplus has to last before the pool shrinks."""
+    """How long a surplus must last before the pool shrinks."""
     grace_s: float = 60.0
     """How long a pool does not shrink after new workers became ready."""
     shrink: float = 0.2
@@ -110,7 +111,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The size that one pool should get."""
+    """The size that one pool should have."""
 
     pool: str
     saturation: Saturation
@@ -118,25 +119,26 @@ class Decision:
     """The present size."""
     wanted: int
     reason: str
-    """One sentence, for people."""
+    """One sentence, for users."""
 
 
 class Autoscaler:
-    """Decides the size of all pools. Keeps a short memory of each; the caller passes the time."""
+    """Decides the size of all pools. Keeps a short memory of each pool; the caller passes the time."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
         self._pools: dict[str, _Memory] = {}
 
     def decide(self, loads: Iterable[tuple[PoolLoad, Limits]], now_s: float) -> list[Decision]:
-        """One decision for each pool. Call it every few seconds."""
+        """Return one decision for each pool. Call this every few seconds."""
         return [self._one(load, limits, now_s) for load, limits in loads]
 
     def _one(self, load: PoolLoad, limits: Limits, now_s: float) -> Decision:
         memory = self._pools.setdefault(load.name, _Memory())
         memory.learn(load, self._policy, now_s)
         saturation = classify(load, self._policy)
-        needed = max(memory.needed(load, self._policy), min(limits.min, load.replicas))  # it shrinks no further
+        # never shrinks below the minimum
+        needed = max(memory.needed(load, self._policy), min(limits.min, load.replicas))
         if saturation is Saturation.BOTTLENECK or needed > load.replicas:
             wanted, reason = self._grow(load, memory, saturation, needed, now_s)
         else:
@@ -217,8 +219,8 @@ class _Memory:
             )
 
     def needed(self, load: PoolLoad, policy: Policy) -> int:
-        """Workers needed for the demand, one at least while there is work. If the demand is unknown, the present
-        number."""
+        """Return the number of workers needed for the demand, at least one while there is work. If the demand is
+        unknown, the present number."""
         if load.demand_per_s is None:
             return load.replicas
         if self.demand < _NOTHING and not load.wanted:
@@ -230,15 +232,16 @@ class _Memory:
 
 
 _EVIDENCE = 0.2
-"""Busy workers (in full-time equivalents) from which on a measured rate counts."""
+"""Number of busy workers (full-time equivalents) required for a measured rate to count."""
 _NOTHING = 1e-3
 """Rates below this many clips per second count as zero."""
 _ROUNDING = 1e-6
 
 
 def classify(load: PoolLoad, policy: Policy) -> Saturation:
-    """The state of a pool; see the module's docstring."""
-    if load.wanted and not load.replicas:  # nobody is there, whatever trainers said before, and however full it is
+    """Return the state of a pool; see the module's docstring."""
+    # no worker is there, so neither the trainers' waits nor used-up credits count
+    if load.wanted and not load.replicas:
         return Saturation.BOTTLENECK
     if load.wait > policy.wait_high:
         working = load.ready - load.stuck

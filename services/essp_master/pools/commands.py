@@ -1,4 +1,4 @@
-"""The command that starts a worker of a pool: what the master runs where it may, and tells people where it may not."""
+"""The command that starts a worker of a pool: the master runs it if it may, and otherwise shows it to users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from essp_common.runtime import ids
 
 
 def command_of(pool: str, ranks: int = 1) -> tuple[str, ...]:
-    """The arguments of `essp`. Raises `ConfigError` for what is no pool."""
+    """Return the arguments of `essp`. Raises `ConfigError` for an unknown pool."""
     if pool in (ids.DECODER, ids.AGGREGATOR, ids.PREDICTOR):
         return (pool,)
     if pool == ids.EXTRACTOR or ids.features_of(pool):

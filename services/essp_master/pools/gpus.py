@@ -1,8 +1,7 @@
 """Divides GPUs among trainers: those whose validation loss still falls get more. Pure.
 
 After each epoch, the next improvement of a trainer is predicted from its last ones. The improvement is the fall of the
-loss in one epoch, as a share of its whole fall so far. It is assumed to keep shrinking by the factor by which it shrank
-lately.
+loss in one epoch, as a share of its whole fall so far. It is assumed to keep shrinking by the same factor as recently.
 
 GPUs are then assigned one by one, each to the trainer whose predicted improvement it raises most. Every trainer keeps
 its minimum. A trainer with little history counts as improving fast, so that new trainers get GPUs. A trainer that waits
@@ -11,7 +10,7 @@ for data gets no more GPUs, because it could not use them.
 A change costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
 
 Source: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed Machine Learning", ACM SoCC 2017. The prediction
-here is geometric, in place of SLAQ's fitted curve.
+here is geometric, instead of SLAQ's fitted curve.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _NEW = 3
-"""Losses that a prediction needs."""
+"""Number of losses required for a prediction."""
 _SLOWEST_DECAY = 0.95
 SCALING = 0.9
 """n GPUs are faster than one by the factor n to this power."""
 _BETTER = 1.1
-"""Shares change only if the predicted improvement is this many times that of the present ones."""
+"""Shares change only if the predicted improvement exceeds that with the present shares by this factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerForecast:
-    """One trainer, as the allocation sees it."""
+    """One trainer's input to the allocation."""
 
     name: str
     losses: Sequence[float]
@@ -44,14 +43,14 @@ class TrainerForecast:
     """Whether it waits for data."""
 
     def improvement(self, gpus: int, period_s: float) -> float:
-        """Predicted fall of the loss within `period_s`, as a share of its fall so far."""
+        """Return the predicted fall of the loss within `period_s`, as a share of its fall so far."""
         epochs = self.epochs_per_s * period_s * gpus**SCALING
         fall, decay = self._course()
         left: float = decay**epochs
         return fall * (1 - left) / (1 - decay)
 
     def _course(self) -> tuple[float, float]:
-        """The predicted fall in the next epoch, and the factor by which it shrinks with each epoch."""
+        """Return the predicted fall in the next epoch, and the factor by which it shrinks with each epoch."""
         best = _running_best(self.losses)
         if len(best) < _NEW or best[0] <= best[-1]:
             return (1.0, 0.5) if len(best) < _NEW else (0.0, 0.5)
@@ -66,9 +65,8 @@ class TrainerForecast:
 def allocate(
     trainers: Sequence[TrainerForecast], gpus: int, present: Mapping[str, int], period_s: float = 300.0
 ) -> dict[str, int]:
-    """GPUs of each trainer. If GPUs are short, the first trainers get their `min`, and the others get none.
-
-    `present`: the present shares. `period_s`: how long the shares will be in force.
+    """Return the GPUs of each trainer. If there are too few, the first trainers get their `min`, and the others get
+    none. `present`: the present shares. `period_s`: how long the shares will be in effect.
     """
     shares: dict[str, int] = {}
     left = gpus

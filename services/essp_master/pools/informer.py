@@ -1,9 +1,10 @@
-"""The objects of one kind in the cluster, without a request each time: one list, and a watch from there on.
+"""The objects of one kind in the cluster, without a request for each read: one list, then a watch from there.
 
-The API server sends each change as it happens. A watch ends now and then, at the server's will or with a broken link,
-and resumes where it was: at the version of the last change, or of the last bookmark, which the server sends in quiet
-times so that the version does not grow too old. If it is too old all the same (410 Gone), all objects are listed again.
-While the API does not answer, it is tried again after growing pauses, and `objects` raises instead of giving old facts.
+The API server sends each change as it happens. A watch ends from time to time, at the server's will or with a broken
+link, and resumes at the version of the last change, or of the last bookmark, which the server sends in quiet times so
+that the version does not become too old. If it is too old all the same (410 Gone), all objects are listed again. While
+the API does not answer, the informer retries after growing pauses, and `objects` raises instead of returning stale
+data.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from essp_master.pools.port import CannotNow, PlatformRefuses
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = (3.0, 10.0)
-"""To connect, and to answer, for a request that is no watch."""
+"""Timeouts to connect and to answer, for a request that is not a watch."""
 _WATCH_S = 120
-"""How long one watch lasts at most."""
+"""Longest duration of one watch."""
 _SILENT_S = _WATCH_S + 15.0
-"""The server has not ended a watch that it should have ended: the link is dead."""
+"""If the server has not ended a watch by then, as it should have, the link is dead."""
 _SYNC_S = 10.0
 """How long to wait for the first list."""
 _GONE = 410
@@ -40,7 +41,7 @@ _jitter = random.Random()
 
 
 class Informer:
-    """The objects of one kind, by name. Thread-safe; keeps a thread from `start` to `close`."""
+    """The objects of one kind, by name. Thread-safe; runs a thread from `start` to `close`."""
 
     def __init__(
         self,
@@ -50,9 +51,9 @@ class Informer:
         changed: Callable[[], None],
         pauses_s: tuple[float, float] = (1.0, 30.0),
     ) -> None:
-        """`model`: class of the client for one of them. `lists`: its method that lists them, with their selector.
-        `changed`: called, by the thread of this, after each change. `pauses_s`: between tries while the API does not
-        answer, the first and the longest."""
+        """`model`: the client's class of one object. `lists`: the client's method that lists them, including the
+        selector. `changed`: called after each change, in the informer's thread. `pauses_s`: the first and the longest
+        pause between tries while the API does not answer."""
         self._kind = kind
         self._lists = lists
         self._changed = changed
@@ -67,22 +68,22 @@ class Informer:
         self._thread = lasting("essp-watch", self._run, self._closing, of=kind)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End. Idempotent."""
+        """End the thread. Idempotent."""
         self._closing.set()
-        while self._thread.is_alive():  # a watch that is stopped before it began continues, so again
+        while self._thread.is_alive():  # a watch that is stopped before it began continues, so repeat
             self._watch.stop()
             self._thread.join(0.05)
 
     def objects(self) -> Mapping[str, Any]:
-        """What there is now, by name. Raises what the API answered last when it cannot be seen at present."""
+        """Return the present objects by name. Raises the API's last error while they cannot be observed."""
         self._synced.wait(_SYNC_S)
         with self._lock:
             if self._error is not None:
-                raise type(self._error)(str(self._error))  # not the same one from several threads
+                raise type(self._error)(str(self._error))  # a new instance: several threads must not raise the same one
             if not self._synced.is_set():
                 raise Unavailable(f"{self._kind} have not been listed yet")
             return dict(self._objects)
@@ -103,7 +104,7 @@ class Informer:
                 self._version = ""
             except EsspError as error:
                 failures = 1 if time.monotonic() - began_s > self._pauses_s[0] else failures + 1
-                if failures > 1:  # a single one may be just a broken link
+                if failures > 1:  # a single failure may be just a broken link
                     self._version = ""
                 if failures > 1 or not self._synced.is_set():
                     self._fail(error)
@@ -114,7 +115,7 @@ class Informer:
             if not failures and time.monotonic() - began_s > self._pauses_s[0]:
                 pause_s = self._pauses_s[0]
                 continue
-            # Also after a watch that ended well, but soon: the server is not to be asked all the time.
+            # Pause also after a watch that ended well but early: do not query the server continuously.
             self._closing.wait(pause_s * _jitter.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, longest_s) if failures else self._pauses_s[0]
 
@@ -127,7 +128,7 @@ class Informer:
         self._changed()
 
     def _follow(self) -> None:
-        """Take in changes until the watch ends."""
+        """Apply changes until the watch ends."""
         events = self._watch.stream(
             self._lists,
             resource_version=self._version,
@@ -165,17 +166,17 @@ class Informer:
 
 
 class Exists(EsspError):
-    """An object of that name exists already, or still."""
+    """An object of that name already exists, or still does."""
 
 
 class Expired(EsspError):
-    """The API server no longer has the version asked for."""
+    """The API server no longer has the requested version."""
 
 
 @contextmanager
 def answers(missing_ok: bool = False) -> Iterator[None]:
-    """Within this block errors of the client become ours. `missing_ok`: the object may be gone, also if another one has
-    its name by now."""
+    """Convert the client's errors within this block into ESSP's. `missing_ok`: the object may be gone, also if another
+    one has its name by now."""
     try:
         yield
     except ApiException as error:
@@ -195,7 +196,7 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
 
 
 def _said(error: ApiException) -> str:
-    """What the API server says of an error, as far as it is one of its own."""
+    """Return the API server's own message for an error, if it has one."""
     try:
         return str(json.loads(error.body or "")["message"])
     except (KeyError, TypeError, ValueError):

@@ -1,28 +1,27 @@
 """Pools as Deployments of a namespace, trainers as indexed Jobs, through the Kubernetes API.
 
-The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `master` is a pool of the release that
-`app.kubernetes.io/instance` names; its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`),
-`essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so that
-the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
-so they are the ones to go. Registered extractors become Deployments, trainers become Jobs, from templates which the
-chart gives the master as files (`manifests.py`).
+The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `master` is a pool of the release named in
+`app.kubernetes.io/instance`. Its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`), and
+`essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so the
+master needs no right to change anything else about pools. Before a pool shrinks, idle pods get the lower deletion cost,
+so that they are removed first. Registered extractors become Deployments and trainers become Jobs, from templates that
+the chart gives the master as files (`manifests.py`).
 
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
-at once. A training is repaired: a Job that is gone is created again; one that differs is deleted and, once its pods are
-gone, created anew. It resumes from the checkpoint that its pods saved. A registered extractor's Deployment is repaired
-too: made again when it is gone, and given another pod, which Kubernetes rolls out, when it differs.
+at once. Trainings are repaired: a Job that is gone is created again; one that differs is deleted and, when its pods are
+gone, created again. It resumes from the checkpoint that its pods saved. Deployments of registered extractors are
+repaired too: one that is gone is created again, and one that differs gets a new pod template, which Kubernetes rolls
+out. A difference shows in a digest that each of these objects carries. The templates are read at each repair, so an
+upgrade of the release that changes them (servers, settings, images, resources) reaches running workers without a new
+master. Every action on a pool or a training is recorded as an Event of its Deployment or Job, so `kubectl describe`
+shows it.
 
-What differs is seen from a digest that each of these objects carries. The templates are read at each repair, so an
-upgrade of the release that changes them (servers, settings, images, resources) reaches what runs, with no new master.
+A master that takes over finds the objects that the previous one created: trainings keep their ranks, and objects that
+no longer belong to a job or a registration are removed. A ConfigMap of the release owns all of them, so Kubernetes
+removes them together with the release.
 
-What is done to a pool or a training is an Event of its Deployment or Job, so `kubectl describe` shows it.
-
-A master that takes over finds what the one before has made: trainings keep their ranks, and what belongs to no job and
-no registration any more is removed. A ConfigMap of the release owns all of it, so Kubernetes removes it with the
-release.
-
-Nothing is deleted, or changed, because of its name alone: an object's labels have to say that the master made it for
-this release, and a deletion names the object's uid, so an object of the same name that was made meanwhile stays.
+No object is deleted or changed because of its name alone: its labels must say that the master created it for this
+release, and a deletion names the object's uid, so an object of the same name that was created in the meantime stays.
 """
 
 from __future__ import annotations
@@ -68,46 +67,48 @@ MIN_REPLICAS, MAX_REPLICAS = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _JOB = "batch.kubernetes.io/job-name"
 _BUSY, _IDLE = "100", "-100"
-"""Deletion costs: of two pods Kubernetes removes the one with the lower cost."""
+"""Deletion costs: of two pods, Kubernetes removes the one with the lower cost."""
 _HIDDEN = 3
-"""So often a Job of a training's name may be there unseen before people are told: one of ours may not be in the watch
+"""How often a training's Job may exist without being seen before this is reported: the watch may not show a Job of ours
 yet."""
 _HALF_DONE_S = 60.0
-"""So long after one another the ranks of a training may end. Where one has ended, and others run on, it has left before
-the end and is never started again: then the Job is made again."""
+"""How far apart in time the ranks of a training may end. If one has ended and others still run, it left early and is
+never restarted, so the Job is created again."""
 _LOOK_AT_ALL_S = 15.0
-"""How often the pods of pools are looked at that are all up: what ends and is started again is up most of the time."""
+"""Interval at which pods are inspected even of pools that are fully up: a pod that keeps ending and restarting is up
+most of the time."""
 _WRITES: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "field_manager": MASTER}
-"""Of each request that changes something: who it was, for those who find another owner of what they want to change."""
+"""Options of each request that changes something. They name the writer, for users who find another owner of an object
+that they want to change."""
 _LONGEST_MESSAGE = 1024
-"""Characters of an Event, as the API allows them."""
+"""Longest message of an Event that the API allows, in characters."""
 
 
 @dataclass
 class _Training:
-    """A training as it is to be."""
+    """The desired state of a training."""
 
     job: str
     trainer: str
     ranks: int
     row: TrainerRow | None
     wanted: bool
-    """Whether it is to have a Job."""
+    """Whether it should have a Job."""
     there: bool = False
-    """Its Job has been seen."""
+    """Whether its Job has been seen."""
     reported: str = ""
-    """The last sentence about it, so that none is repeated."""
+    """The last sentence reported about it, so that it is not repeated."""
     half_done_s: float | None = None
-    """Since when some of its pods have ended for good, and others run."""
+    """Since when some of its pods have ended for good while others run."""
     hidden: int = 0
-    """How often the API said that a Job of that name exists, while none of ours was seen."""
+    """How often the API reported that a Job of that name exists while none of ours was seen."""
     template: str = ""
-    """What `body` was made from."""
+    """The template that `body` was built from."""
     body: Manifest = field(default_factory=dict)
     """Its Job."""
 
     def follow(self, template: str) -> None:
-        """Have the Job be made from this template."""
+        """Build the Job from this template, unless it already was."""
         if template != self.template:
             self.template = template
             self.body = training_job(template, self.job, self.trainer, max(self.ranks, 1), self.row)
@@ -115,7 +116,7 @@ class _Training:
 
 @dataclass
 class _Extractor:
-    """A registered extractor as it is to be."""
+    """The desired state of a registered extractor."""
 
     row: ExtractorRow
     template: str = ""
@@ -123,7 +124,7 @@ class _Extractor:
     """Its Deployment."""
 
     def follow(self, template: str) -> None:
-        """Have the Deployment be made from this template."""
+        """Build the Deployment from this template, unless it already was."""
         if template != self.template:
             self.template = template
             self.body = extractor_deployment(template, self.row)
@@ -142,10 +143,10 @@ class KubernetesDriver:
         pauses_s: tuple[float, float] = (1.0, 30.0),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: whose pools these
-        are; empty: all of the namespace. `owner`: the ConfigMap of the release with which all goes that is made here;
-        empty: it stays. `pauses_s`: see `Informer`."""
-        # Not as their own types: those leave every field of every object optional.
+        """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: the release whose
+        pools these are; empty: all of the namespace. `owner`: the release's ConfigMap that owns all created objects;
+        empty: they outlive the release. `pauses_s`: see `Informer`."""
+        # Not with their own types, in which every field of every object is optional.
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)
         self._batch: Any = client.BatchV1Api(api)
@@ -161,23 +162,23 @@ class KubernetesDriver:
         """By pool."""
         self._lock = threading.RLock()
         self._crashing: dict[str, str] = {}
-        """Pools whose pods did not stay up at the last look, and why."""
+        """Pools whose pods did not stay up at the last inspection, with the reason."""
         self._short: dict[str, str] = {}
-        """Pools of which pods were not made or not placed at the last look, and why."""
+        """Pools with pods that were not created or not scheduled at the last inspection, with the reason."""
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
         self._jobs = Informer("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
         self._trains = (templates / "trainer-job.yaml").exists()
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to watch what there is."""
+        """Start watching."""
         self._changed = changed
         self._deployments.start()
-        if self._trains:  # else there is no right to look at Jobs
+        if self._trains:  # otherwise the master has no right to read Jobs
             self._jobs.start()
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """The pools that the master scales, and its trainers."""
+        """Return the sizes of the pools that the master scales, and of its trainers."""
         held_up = self._short | self._crashing
         pools = {
             (work := _work(found)): PoolSize(
@@ -198,7 +199,7 @@ class KubernetesDriver:
         return pools | trainers
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
-        """Set the replicas; idle pods are marked as those to go."""
+        """Set the replicas; idle pods are marked to be removed first."""
         deployment = self._deployment(pool)
         if deployment is None:
             return
@@ -210,19 +211,19 @@ class KubernetesDriver:
             )
 
     def repair(self) -> list[str]:
-        """See that each training has the Job, and each registered extractor the Deployment, that it should have.
-        Kubernetes itself starts again what died."""
+        """Ensure that each training has its Job and each registered extractor its Deployment, as they should be.
+        Kubernetes itself restarts pods that died."""
         done = []
         with self._lock:
             for pool, extractor in self._extractors.items():
-                with suppress(PermanentError, ConfigError, CannotNow):  # the others' Deployments are no worse for it
+                with suppress(PermanentError, ConfigError, CannotNow):  # the other Deployments are unaffected
                     if sentence := self._repair_extractor(pool, extractor):
                         done.append(sentence)
                         self.tell(pool, sentence)
             for name, training in list(self._trainers.items()):
                 try:
                     sentence = self._repair(name)
-                except (PermanentError, ConfigError, CannotNow) as error:  # the others' Jobs are no worse for it
+                except (PermanentError, ConfigError, CannotNow) as error:  # the other Jobs are unaffected
                     sentence = f"trainer {name} cannot be run: {error}"
                 if sentence and sentence != training.reported:
                     done.append(sentence)
@@ -232,13 +233,13 @@ class KubernetesDriver:
         return done
 
     def tell(self, pool: str, sentence: str) -> None:
-        """An Event of the pool's Deployment, or of the training's Job."""
+        """Record an Event of the pool's Deployment or of the training's Job."""
         with suppress(EsspError):
             jobs = (job for job in self._running_jobs() if _work(job) == pool)
             self._record(self._deployment(pool) or next(jobs, None), sentence, "Normal")
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Pools whose pods do not stay up, and trainings whose Job has failed."""
+        """Return the pools whose pods do not stay up, and the trainings whose Job has failed."""
         jobs = self._jobs.objects().values() if self._trains else ()
         failed = {
             _work(job): f"Job {job.metadata.name} has failed: {why}; see its pods' logs, and delete it to try again"
@@ -253,12 +254,12 @@ class KubernetesDriver:
         return {(Kind.CRASHING, pool): words for pool, words in (self._crashing | half_done | failed).items()}
 
     def add_extractor(self, row: ExtractorRow) -> None:
-        """Have a Deployment for the feature."""
+        """Ensure a Deployment for the feature."""
         pool = ids.extractor_pool([row.name])
         extractor = _Extractor(row)
         with self._lock:
             self._repair_extractor(pool, extractor)
-            self._extractors[pool] = extractor  # last: one that is refused is no worse for the one before
+            self._extractors[pool] = extractor  # last: if it is refused, the previous one stays
 
     def remove(self, pool: str) -> None:
         """Delete the pool's Deployment; its pods get SIGTERM and their grace period."""
@@ -272,8 +273,8 @@ class KubernetesDriver:
                 )
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """Have an indexed Job for so many ranks. One that differs is deleted; its successor, made when that is gone,
-        resumes from the checkpoint that it saves when it has to leave."""
+        """Ensure an indexed Job for this many ranks. One that differs is deleted; its successor, created when it is
+        gone, resumes from the checkpoint that the old one saves when it leaves."""
         name = training_name(job, trainer)
         training = _Training(job, trainer, ranks, row, ranks > 0)
         training.follow(self._template("trainer-job.yaml"))
@@ -285,7 +286,7 @@ class KubernetesDriver:
                 self._repair(name)
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Ranks of the trainings that have a Job, whichever master made it."""
+        """Return the ranks of the trainings that have a Job, whichever master created it."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job)): int((job.metadata.annotations or {}).get(RANKS, job.spec.parallelism or 1))
@@ -294,11 +295,11 @@ class KubernetesDriver:
         }
 
     def failed(self) -> Set[TrainingKey]:
-        """Trainings whose Job has failed; a Job that somebody deletes is tried again."""
+        """Return the trainings whose Job has failed. Deleting the Job makes the master try again."""
         return self._with_condition("Failed")
 
     def done(self) -> Set[TrainingKey]:
-        """Trainings whose Job is complete."""
+        """Return the trainings whose Job is complete."""
         return self._with_condition("Complete")
 
     def close(self) -> None:
@@ -307,7 +308,7 @@ class KubernetesDriver:
         if self._trains:
             self._jobs.close()
 
-    # --- within ---
+    # --- internals ---
 
     def _on_change(self) -> None:
         self._changed()
@@ -327,11 +328,11 @@ class KubernetesDriver:
         return next((d for d in self._deployments.objects().values() if _work(d) == pool), None)
 
     def _job_of(self, name: str) -> Any:
-        """The Job of a training, if one is there."""
+        """Return the Job of a training, if there is one."""
         return next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
 
     def _record(self, found: Any, sentence: str, kind: str) -> None:
-        """An Event of an object, if there is one; who cannot write it goes on."""
+        """Record an Event of an object, if there is one. A failure to write it is ignored."""
         if found is None:
             return
         is_job = isinstance(found, client.V1Job)
@@ -357,7 +358,7 @@ class KubernetesDriver:
             self._core.create_namespaced_event(self._namespace, event, **_WRITES)
 
     def _with_condition(self, condition: str) -> Set[TrainingKey]:
-        """Trainings of whose Job this holds, and that is not leaving."""
+        """Return the trainings whose Job has this condition and is not being deleted."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job))
@@ -366,12 +367,12 @@ class KubernetesDriver:
         }
 
     def _running_jobs(self) -> list[Any]:
-        """The Jobs of trainings that have not ended."""
+        """Return the Jobs of trainings that have not ended."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return [job for job in jobs if not _ended(job)]
 
     def _look_at_pods(self) -> None:
-        """See why pods are not there or do not stay up, of the pools and trainings that are not complete."""
+        """Find out why pods are missing or do not stay up, in pools and trainings that are not complete."""
         look_at_all = self._clock() >= self._look_at_all_s
         if look_at_all:
             self._look_at_all_s = self._clock() + _LOOK_AT_ALL_S
@@ -379,12 +380,13 @@ class KubernetesDriver:
         lacking = [d for d in deployments if (d.status.ready_replicas or 0) < (d.spec.replicas or 0)]
         lacking += [job for job in jobs if (job.status.ready or 0) < (job.spec.parallelism or 0)]
         lacks = {_work(workload) for workload in lacking}
+        # Pools that are up and not inspected this time keep their last finding.
         kept = set() if look_at_all else {_work(workload) for workload in (*deployments, *jobs)} - lacks
         crashing = {pool: why for pool, why in self._crashing.items() if pool in kept}
         short: dict[str, str] = {}
         now = datetime.now(UTC)
         for workload in (*deployments, *jobs) if look_at_all else lacking:
-            with suppress(PermanentError):  # no right to look
+            with suppress(PermanentError):  # no right to read pods
                 pods, pool = self._pods(workload), _work(workload)
                 crashing[pool] = trouble_of(pods, now, _resources_of(pool), pool in lacks)
                 if pool in lacks:
@@ -396,7 +398,7 @@ class KubernetesDriver:
         self._short = {pool: why for pool, why in short.items() if why}
 
     def _pods(self, workload: Any) -> Sequence[Any]:
-        """The pods of a Deployment or a Job that are not leaving."""
+        """Return the pods of a Deployment or a Job that are not being deleted."""
         labels = workload.spec.selector.match_labels if workload.spec.selector else {_JOB: workload.metadata.name}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with answers():
@@ -406,9 +408,10 @@ class KubernetesDriver:
         return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
 
     def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
-        """Give each pod its deletion cost: low for those of the workers that are to leave."""
+        """Set the deletion cost of each pod: low for the workers that should leave."""
         pods = self._pods(deployment)
-        named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and more
+        # the name of a worker is that of its host with a suffix
+        named = {worker.rpartition("-")[0] for worker in leaving}
         for pod in pods:
             cost = _IDLE if pod.metadata.name in named else _BUSY
             if (pod.metadata.annotations or {}).get(COST) != cost:
@@ -417,11 +420,12 @@ class KubernetesDriver:
                     self._core.patch_namespaced_pod(pod.metadata.name, self._namespace, body, **_WRITES)
 
     def _repair_extractor(self, pool: str, extractor: _Extractor) -> str:
-        """Have a registered extractor's Deployment, as it should be; a sentence for people if they have to know."""
+        """Bring a registered extractor's Deployment to its desired state. Returns a sentence for users if they should
+        know."""
         extractor.follow(self._template("extractor-deployment.yaml"))
         found = self._deployment(pool)
         if found is None:
-            with suppress(Exists), answers():  # it is not seen yet, or not gone yet: the watch will show either
+            with suppress(Exists), answers():  # not seen yet, or not gone yet: the watch will show which
                 self._apps.create_namespaced_deployment(self._namespace, self._owned(extractor.body), **_WRITES)
             return ""
         if not _is_registered(found):
@@ -438,12 +442,12 @@ class KubernetesDriver:
         return f"pool {pool} was made of something else; its pods are replaced, a few at a time"
 
     def _repair(self, name: str) -> str:
-        """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
+        """Bring a training's Job closer to its desired state. Returns a sentence for users if they should know."""
         training = self._trainers[name]
         training.follow(self._template("trainer-job.yaml"))
         job = self._job_of(name)
         if job is not None and job.metadata.deletion_timestamp is not None:
-            return ""  # what comes next comes when its pods are gone
+            return ""  # the next step comes when its pods are gone
         if job is None:
             if training.wanted:
                 return self._create(name, training)
@@ -461,7 +465,7 @@ class KubernetesDriver:
         return f"Job {failed} has failed: {why}; see its pods' logs; `kubectl delete job {failed}` has it tried again"
 
     def _made_whole(self, training: _Training, job: Any) -> str:
-        """Delete a Job that cannot come to its end, so that it is made again; a sentence if it was."""
+        """Delete a Job that can never complete, so that it is created again. Returns a sentence if so."""
         if _ended(job) or not job.status.completed_indexes:
             training.half_done_s = None
             return ""
@@ -478,7 +482,7 @@ class KubernetesDriver:
         try:
             with answers():
                 self._batch.create_namespaced_job(self._namespace, self._owned(training.body), **_WRITES)
-        except Exists:  # it is not seen yet, or not gone yet: the watch will show either
+        except Exists:  # not seen yet, or not gone yet: the watch will show which
             training.hidden += 1
             there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
             return there if training.hidden > _HIDDEN else ""
@@ -487,7 +491,7 @@ class KubernetesDriver:
         return f"the Job of training {name} was gone and is made again" if gone else ""
 
     def _delete_unseen(self, name: str) -> None:
-        """Delete a training's Job also where the watch has not told of it yet."""
+        """Delete a training's Job even if the watch has not shown it yet."""
         with answers():
             jobs = self._batch.list_namespaced_job(
                 self._namespace, label_selector=self._ours(f"{TRAINING}={name}"), _request_timeout=TIMEOUT_S
@@ -496,17 +500,17 @@ class KubernetesDriver:
             self._delete(job)
 
     def _delete(self, job: Any) -> None:
-        """Delete a training's Job: this one, and no other that has its name by now."""
+        """Delete a training's Job: exactly this one, and not a later one with the same name."""
         with answers(missing_ok=True):
             self._batch.delete_namespaced_job(
                 job.metadata.name, self._namespace, body=_only(job, "Foreground"), _request_timeout=TIMEOUT_S
             )
 
     def _owned(self, body: Manifest) -> Manifest:
-        """The object as one that goes with the release."""
+        """Return the object with the release's ConfigMap as its owner."""
         if not self._owner_name:
             return body
-        if self._owner is None:  # within `answers` of whoever makes it
+        if self._owner is None:  # within the caller's `answers`
             self._owner = self._core.read_namespaced_config_map(
                 self._owner_name, self._namespace, _request_timeout=TIMEOUT_S
             )
@@ -530,26 +534,26 @@ def _work(found: Any) -> str:
 
 
 def _is_registered(deployment: Any) -> bool:
-    """Whether the master made it, for a registered extractor."""
+    """Whether the master created it, for a registered extractor."""
     return bool(deployment.metadata.labels.get(MANAGED_BY) == MASTER)
 
 
 def _only(found: Any, propagation: str | None = None) -> client.V1DeleteOptions:
-    """Of a deletion: that it is of this object, and not of another one with its name."""
+    """Deletion options that match exactly this object, and not another one with its name."""
     return client.V1DeleteOptions(
         preconditions=client.V1Preconditions(uid=found.metadata.uid), propagation_policy=propagation
     )
 
 
 def _bounds(metadata: Any) -> tuple[int, int]:
-    """As the chart says; what makes no sense counts as not said."""
+    """Return the bounds in the chart's annotations; invalid ones count as missing."""
     found = [(metadata.annotations or {}).get(name, "") for name in (MIN_REPLICAS, MAX_REPLICAS)]
     low, high = (int(text) if text.isdigit() else default for text, default in zip(found, (1, 64), strict=True))
     return low, max(low, high)
 
 
 def _conditions(job: Any) -> dict[str, str]:
-    """Conditions that hold of a Job, each with its reason."""
+    """Return the conditions that hold for a Job, each with its reason."""
     return {
         condition.type: f"{condition.reason or ''} {condition.message or ''}".strip()
         for condition in job.status.conditions or ()
@@ -558,7 +562,7 @@ def _conditions(job: Any) -> dict[str, str]:
 
 
 def _half_done(job: Any) -> str:
-    """What is wrong with a Job of which some pods have ended for good, and others run."""
+    """Describe a Job in which some pods have ended for good while others run."""
     return (
         f"pods {job.status.completed_indexes} of Job {job.metadata.name} have ended as if the training were over, and "
         f"others run on without them; it is made again {_HALF_DONE_S:.0f} s after that, and goes on from its checkpoint"
@@ -566,7 +570,7 @@ def _half_done(job: Any) -> str:
 
 
 def _resources_of(pool: str) -> str:
-    """The value of the chart that says what its pods get."""
+    """Return the chart's value that sets the resources of its pods."""
     return "controlPlane.trainer.resources" if ids.is_training(pool) else "resources of the pool"
 
 
@@ -575,15 +579,15 @@ def _ended(job: Any) -> bool:
 
 
 def _differs(found: Any, body: Manifest) -> bool:
-    """Whether an object was made of something else than it should be."""
+    """Whether an object was built from something else than it should be."""
     made_of: str = body["metadata"]["annotations"][MADE_OF]
     return (found.metadata.annotations or {}).get(MADE_OF) != made_of
 
 
 def _replacing(found: Any, body: Manifest) -> list[Manifest]:
-    """A change (RFC 6902) of what runs, not of how many: that is the autoscaler's.
+    """Return a patch (RFC 6902) of what runs, not of the replicas, which belong to the autoscaler.
 
-    The pod is replaced, not merged: a merge would keep what the template does not have any more.
+    The pod template is replaced, not merged: a merge would keep fields that the template no longer has.
     """
     annotations = {**(found.metadata.annotations or {}), **body["metadata"]["annotations"]}
     return [

@@ -1,4 +1,4 @@
-"""What each pool did lately and what jobs want of it: the input of the autoscaler. Pure."""
+"""What each pool did recently and what jobs demand of it: the input of the autoscaler. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from essp_master.status.pool_demand import PoolDemand
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the consumers of one pool want of it."""
+    """What the consumers of one pool demand of it."""
 
     demand_per_s: float | None
     wait: float
@@ -25,14 +25,14 @@ class Demand:
 
 
 class PoolRates:
-    """Clips that were decoded, and extracted for each feature, a second, over all jobs, from their counts."""
+    """Clips decoded, and extracted for each feature, per second over all jobs, computed from their counts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], int] = {}
         self._rates: dict[str, Rate] = {}
 
     def note(self, jobs: Iterable[PoolDemand], now_s: float) -> None:
-        """Note how far the pools are with each job."""
+        """Note the progress of the pools with each job."""
         for job in jobs:
             for pool, done in job.done.items():
                 key = (job.job, pool)
@@ -41,7 +41,7 @@ class PoolRates:
                 self._seen[key] = done
 
     def per_s(self, now_s: float) -> dict[str, float]:
-        """The present rates, by what is made: `decoder`, `extractor.<feature>`."""
+        """Return the present rates by what is made: `decoder`, `extractor.<feature>`."""
         return {name: rate.per_s(now_s) for name, rate in self._rates.items()}
 
 
@@ -52,7 +52,8 @@ def loads(
     rates: Mapping[str, float],
     hindered: Mapping[str, str] = {},
 ) -> list[PoolLoad]:
-    """One load for each pool of workers that the driver has. `hindered`: pools whose workers cannot work, and why."""
+    """Return the load of each worker pool that the driver has. `hindered`: pools whose workers cannot work, with the
+    reason."""
     running = [job for job in jobs if job.running]
     found = []
     for name, size in sizes.items():
@@ -80,7 +81,7 @@ def loads(
 
 
 def queues(jobs: Iterable[PoolDemand]) -> dict[str, int]:
-    """`decoder`, `extractor.<feature>` -> clips of these jobs that wait to be made there, or are being made."""
+    """Return `decoder`, `extractor.<feature>` -> clips of these jobs that wait there or are being made."""
     found: dict[str, int] = {}
     for job in jobs:
         for part, clips in job.backlog.items():
@@ -90,7 +91,7 @@ def queues(jobs: Iterable[PoolDemand]) -> dict[str, int]:
 
 
 def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
-    """What all running jobs want of a pool together."""
+    """Return what all running jobs together demand of a pool."""
     per_s: float | None = 0.0
     wait, queue, full, awaited = 0.0, 0, False, False
     for job in running:
@@ -105,7 +106,7 @@ def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
 
 
 def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
-    """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
+    """Return what a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
     if pool == ids.DECODER:
         return {ids.DECODER: set(job.streams)}
     extracted = {stream: ids.extractor_pool([feature]) for stream, feature in job.streams.items() if feature != "rgb"}
@@ -113,16 +114,16 @@ def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
 
 
 def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
-    """The rate of a pool, from those of the features that it makes."""
+    """Return the rate of a pool: the sum over the features that it makes."""
     if pool == ids.DECODER:
         return rates.get(ids.DECODER, 0.0)
     return sum(rate for made, rate in rates.items() if ids.serves(pool, made))
 
 
 def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, float]:
-    """What the trainers of these streams would take if they never waited, and how long one waits."""
+    """Return what the trainers of these streams would take if they never waited, and the longest share of waiting."""
     trainers = [t for t in job.trainers if not t.final and t.stream in streams]
-    if not job.trainers:  # a prediction: it takes all there is, unless credits show that it does not keep up
+    if not job.trainers:  # a prediction consumes everything, unless credits show that it cannot keep up
         return None, 0.0 if job.out_of_credit else 1.0
     known = [(t.clips_per_s, t.data_wait_ratio) for t in trainers if t.clips_per_s and t.data_wait_ratio is not None]
     if len(known) < len(trainers):
@@ -132,4 +133,4 @@ def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, floa
 
 
 _LEAST_BUSY = 0.02
-"""Below this share of work the rate of a trainer that never waits cannot be estimated."""
+"""Below this share of work, the rate of a trainer that never waits cannot be estimated."""

@@ -1,7 +1,7 @@
 """Fills in the chart's templates: registrations and trainers as objects of the cluster. Pure.
 
-This module sets names, image, arguments, resources and sizes; all else, security above all, is as in the template.
-Every `REGISTERED` in it becomes the name.
+This module sets names, image, arguments, resources and sizes; everything else, security above all, comes from the
+template. Every `REGISTERED` in it becomes the name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from essp_engine.registrations import ExtractorRow, Resources, TrainerRow
 WORK = "essp.dev/work"
 TRAINING = "essp.dev/training"
 MADE_OF = "essp.dev/made-of"
-"""A digest of what a Job, or a registered extractor's Deployment, was made of: one that should be another differs."""
+"""A digest of what a Job, or a registered extractor's Deployment, was built from: it differs if the object should
+change."""
 RANKS_PER_NODE = "essp.dev/ranks-per-node"
-"""Of the template: how many ranks of a training may share a pod."""
+"""In the template: how many ranks of a training may share a pod."""
 RANKS = "essp.dev/ranks"
-"""Of a Job: ranks of its training, all pods together."""
+"""On a Job: the ranks of its training in all pods together."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MASTER = "essp-master"
 _PLACEHOLDER = "REGISTERED"
@@ -33,7 +34,7 @@ Manifest = dict[str, Any]
 
 
 def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
-    """The pool of a registered extractor."""
+    """Return the Deployment of a registered extractor."""
     body = _named(template, f"extractor-{row.name.replace('_', '-')}")
     body["metadata"].setdefault("annotations", {})[WORK] = ids.extractor_pool([row.name])
     body["metadata"].setdefault("labels", {})[MANAGED_BY] = MASTER
@@ -47,15 +48,15 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
 
 
 def training_name(job: str, trainer: str) -> str:
-    """The name of a trainer's Job: readable, and different for any two trainers, however similar their names."""
+    """Return the name of a trainer's Job: readable, and different for any two trainers, however similar their names."""
     readable = f"{job}-{trainer}".replace("_", "-")[:24].rstrip("-")
     return f"{readable}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
 
 
 def training_job(template: str, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> Manifest:
-    """The indexed Job of a training: its pods are the nodes of a rendezvous, each with the same number of ranks.
+    """Return the indexed Job of a training: its pods are the nodes of a rendezvous, each with the same number of ranks.
 
-    Resources of the template and the row are those of one rank; a pod of several gets as many times as much.
+    The template and the row have the resources of one rank; a pod with several ranks gets that many times as much.
     """
     name = training_name(job, trainer)
     body = _named(template, name)
@@ -67,7 +68,7 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     annotations |= {WORK: ids.trainer_pool(job, trainer), RANKS: str(ranks)}
     spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
     if "backoffLimit" in spec:
-        spec["backoffLimit"] *= nodes  # all pods of a group fail with one of them
+        spec["backoffLimit"] *= nodes  # one failing pod makes all pods of the group fail
     container["args"] = ["trainer", f"--job={job}", f"--trainer={trainer}"]
     if row is not None:
         container["image"] = row.image
@@ -81,18 +82,18 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
 
 
 def owned(body: Manifest, owner: Any) -> Manifest:
-    """The same object as one of `owner`, an object of the API: Kubernetes removes it when the owner goes."""
+    """Return the object with `owner`, an API object, as its owner: Kubernetes removes it together with the owner."""
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid}
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
 
 
 def ranks_per_node(ranks: int, limit: int) -> int:
-    """The most ranks a pod can have, `limit` at most, if all pods are to have the same number."""
+    """Return the largest number of ranks per pod, up to `limit`, that gives all pods the same number."""
     return next(count for count in range(min(ranks, limit), 0, -1) if ranks % count == 0)
 
 
 def _with_digest(body: Manifest) -> Manifest:
-    """The same object, with a digest of what it is."""
+    """Return the object with a digest of its content."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
     body["metadata"]["annotations"][MADE_OF] = digest
     return body
@@ -116,7 +117,7 @@ def _resources(resources: Resources) -> Manifest:
 
 
 def _multiply(body: Manifest, times: int) -> None:
-    """Give a pod so many times what it asks for, and memory that is used as a disk."""
+    """Multiply the resources that a pod requests, and memory that is used as a disk."""
     if times == 1:
         return
     for amounts in _container(body).get("resources", {}).values():
@@ -133,7 +134,7 @@ def _quantity(amount: str, times: int) -> str:
 
 
 def _set_environment(container: Manifest, environment: Mapping[str, str]) -> None:
-    """Replace what is there in its place, as later variables may refer to it; the rest comes last."""
+    """Set variables. Existing ones keep their position, since later variables may refer to them; new ones come last."""
     entries = container.setdefault("env", [])
     for name, value in environment.items():
         entry = {"name": name, "value": value}

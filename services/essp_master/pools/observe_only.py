@@ -15,57 +15,57 @@ log = logging.getLogger(__name__)
 
 
 class ObserveOnlyDriver:
-    """Implements `essp_master.pools.port.PoolDriver`. Pools are known from heartbeats."""
+    """Implements `essp_master.pools.port.PoolDriver`. Learns about pools from heartbeats."""
 
     def __init__(self, worker_registry: WorkerRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = worker_registry
         self._clock = clock
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Nothing: heartbeats show which workers are up."""
+        """Do nothing: heartbeats show which workers are up."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """The workers that are up count as those asked for."""
+        """Return the sizes of the pools; the workers that are up also count as requested."""
         pools = self._registry.pools(self._clock())
         return {name: PoolSize(state.ready, state.ready) for name, state in pools.items()}
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
-        """Nothing: the reconciler has logged the decision."""
+        """Do nothing: the reconciler has logged the decision."""
 
     def repair(self) -> list[str]:
-        """Nothing is known to be missing."""
+        """Return an empty list: no worker is known to be missing."""
         return []
 
     def add_extractor(self, row: ExtractorRow) -> None:
-        """Log it."""
+        """Log the recommendation."""
         log.info("extractor %s is registered; start workers of %s", row.name, row.image)
 
     def remove(self, pool: str) -> None:
-        """Log it."""
+        """Log the recommendation."""
         log.info("pool %s is not registered any more; its workers may be stopped", pool)
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """Log it."""
+        """Log the recommendation."""
         log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """None: it starts none."""
+        """Return an empty mapping: this driver starts no trainings."""
         return {}
 
     def failed(self) -> Set[TrainingKey]:
-        """None: it starts none."""
+        """Return an empty set: this driver starts no trainings."""
         return frozenset()
 
     def done(self) -> Set[TrainingKey]:
-        """None: it starts none."""
+        """Return an empty set: this driver starts no trainings."""
         return frozenset()
 
     def tell(self, pool: str, sentence: str) -> None:
-        """Nothing: the log says it."""
+        """Do nothing: the log has it."""
 
     def troubles(self) -> Mapping[Subject, str]:
-        """None: it starts no workers."""
+        """Return an empty mapping: this driver starts no workers."""
         return {}
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""

@@ -1,7 +1,8 @@
-"""Why a pool has fewer workers than were asked for, as Kubernetes says it of the pods and of who makes them. Pure.
+"""Why a pool has fewer workers than requested, according to Kubernetes' status of the pods and of their controllers.
+Pure.
 
-Some of it passes: a node or a quota may have room again, or a cluster autoscaler makes some. The rest does not end by
-waiting: an image that is not there, a process that ends at once, or again and again for want of memory.
+Some causes pass: a node or a quota may have room again, or a cluster autoscaler makes some. Others do not end by
+waiting: an image that does not exist, or a process that ends at once or keeps running out of memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _NEVER = frozenset(
 
 
 _LATELY = timedelta(minutes=30)
-"""An end that is longer ago says nothing of now. Kubernetes waits ten minutes at most before it tries again."""
+"""An end that is older than this says nothing about the present: Kubernetes waits at most ten minutes before it
+retries."""
 _LEFT = frozenset({0, 75, 76, 143})
 """Exit codes of processes that are not at fault: they were told to leave, or left because another rank had died."""
 _NO_MEMORY = "OOMKilled"
@@ -34,16 +36,16 @@ _NO_MEMORY = "OOMKilled"
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a container ended, as Kubernetes says it."""
+    """How a container ended, according to Kubernetes."""
 
     pod: str
     at: datetime
     code: int
     reason: str
     count: int
-    """So often it has ended so."""
+    """How often it has ended like this."""
     limit: str
-    """Of its memory; empty: none."""
+    """Its memory limit; empty if it has none."""
 
     @property
     def words(self) -> str:
@@ -53,11 +55,11 @@ class _End:
 
 
 def trouble_of(pods: Iterable[Any], now: datetime, resources: str, lacks: bool) -> str:
-    """How many of these pods do not stay up, and why; empty: none. `resources`: the value of the chart that gives them
-    memory. `lacks`: some of those that are wanted are not up.
+    """Describe how many of these pods do not stay up, and why; empty if all do. `resources`: the chart's value that
+    sets their memory. `lacks`: whether some of the requested pods are not up.
 
-    A container that has run out of memory will do so again, though it is up at present. Any other end counts while
-    there is not another pod in its place, and if it is not the only one: one may be chance.
+    A container that ran out of memory will do so again, even if it is up at present. Any other end counts only while no
+    other pod has replaced it, and if it is not the only one: a single end may be chance.
     """
     pods = list(pods)
     ends = [end for pod in pods if (end := _end(pod)) is not None and now - end.at < _LATELY]
@@ -79,8 +81,8 @@ def trouble_of(pods: Iterable[Any], now: datetime, resources: str, lacks: bool) 
 
 
 def shortage_of(workload: Any, pods: Iterable[Any]) -> str:
-    """What keeps pods of a Deployment or a Job from being made (a quota, a queue) or placed (no node has room); empty:
-    nothing does that is known."""
+    """Describe what keeps pods of a Deployment or a Job from being created (a quota, a queue) or scheduled (no node has
+    room); empty if nothing is known."""
     unmade = [
         f"pods are not made: {condition.message or condition.reason}"
         for condition in (workload.status and workload.status.conditions) or ()
@@ -96,8 +98,8 @@ def shortage_of(workload: Any, pods: Iterable[Any]) -> str:
 
 
 def _end(pod: Any) -> _End | None:
-    """How the pod has ended if its process is at fault, or how its container ran out of memory before it was started
-    again."""
+    """Return how the pod has ended if its process is at fault, or how its container ran out of memory before its
+    restart."""
     conditions = (pod.status and pod.status.conditions) or ()
     if any(it.type == "DisruptionTarget" and it.status == "True" for it in conditions):
         return None  # it was evicted
@@ -113,7 +115,7 @@ def _end(pod: Any) -> _End | None:
 
 
 def _limit(pod: Any) -> str:
-    """Of the memory of its first container."""
+    """Return the memory limit of its first container."""
     for container in (pod.spec and pod.spec.containers) or ():
         return str(((container.resources and container.resources.limits) or {}).get("memory", ""))
     return ""
@@ -130,7 +132,7 @@ def _why(pod: Any) -> str:
 
 
 def _unplaced(pod: Any) -> str:
-    """What the scheduler says of a pod that it has not placed."""
+    """Return the scheduler's reason for not scheduling a pod."""
     for condition in (pod.status and pod.status.conditions) or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             return f"{condition.reason}: {condition.message}" if condition.message else str(condition.reason)

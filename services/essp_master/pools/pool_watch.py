@@ -1,11 +1,12 @@
-"""Pools that cannot work: what workers say in their heartbeats, and what only shows across them.
+"""Detects pools that cannot work, from heartbeats and from what only shows across workers.
 
-Work waits for a pool, and no worker of it is up; or workers are up, and the broker has dealt them no partitions, or
-not all of them, so that what lies on the others waits for ever. A worker cannot know that: it may well have no
-partitions where there are enough workers.
+Either work waits for a pool and none of its workers is up, or workers are up but the broker has not assigned them all
+partitions, so that messages on the others wait forever. A single worker cannot detect the latter: it may rightly have
+no partitions if there are enough workers.
 
-Workers share their servers with the master. What it sees itself is not said again for each pool. While the master does
-not read heartbeats, or the broker carries none, nothing is known of workers, and nothing is said of them.
+Workers share their servers with the master, so troubles that the master sees itself are not repeated for each pool.
+While the master does not read heartbeats, or the broker delivers none, nothing is known about workers, and none are
+reported.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 from essp_master.status.pool_demand import PoolDemand
 
 AFTER_S = 20.0
-"""What is over within so long is no condition: a worker that starts, a group that deals its partitions anew. With the
-time between two heartbeats and two looks it leaves people less than `conditions.SEEN_S` in the dark."""
+"""Troubles that pass within this time are not a condition: a worker that starts, a group that rebalances. Together with
+the intervals of heartbeats and checks, users learn of a trouble within `conditions.SEEN_S`."""
 GONE_AFTER_S = 24.0
-"""A pool that has not reported for so long, while clips waited for it, has no workers. It takes the master less to find
-out that the broker is silent, which looks the same at first."""
+"""A pool that has not reported for this long, while clips waited for it, has no workers. The master needs less time to
+find out that the broker is silent, which looks the same at first."""
 _DEAF_S = 5.0
-"""A master that has read nothing for so long does not know who is up."""
+"""A master that has read nothing for this long does not know which workers are up."""
 _NEXT_BEAT_S = 2 * INTERVAL_S
 _CARRIES_NOTHING = (Kind.BUS_SILENT, Kind.BUS_STALLED)
 
 
 class PoolWatch:
-    """A source of conditions (`essp_common/runtime/conditions.py`). Not thread-safe: one thread looks."""
+    """A source of conditions (`essp_common/runtime/conditions.py`). Not thread-safe: called by one thread."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class PoolWatch:
         own: Callable[[], Troubles] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: what the master sees of the servers itself."""
+        """`own`: returns the troubles that the master itself has with the servers."""
         self._jobs = jobs
         self._registry = worker_registry
         self._own = own
@@ -53,12 +54,12 @@ class PoolWatch:
         self._lasting = Lasting(AFTER_S, clock)
         self._hears_since_s = clock()
         self._own_until_s: dict[Kind, float] = {}
-        """When the master saw each kind itself last."""
+        """By kind: when the master last saw the trouble itself."""
         self._waits_since_s: dict[str, float] = {}
-        """Pool -> since when clips wait for it at each look."""
+        """Pool -> since when clips have waited for it at each check."""
 
     def __call__(self) -> Mapping[Subject, str]:
-        """What is wrong now."""
+        """Return the present troubles."""
         now_s, own = self._clock(), self._own()
         states = self._registry.pools(now_s)
         self._own_until_s |= dict.fromkeys(own, now_s)
@@ -72,7 +73,7 @@ class PoolWatch:
         return said | self._gone(_waits(jobs, waiting), now_s) | self._lasting.of(_undealt(waiting, states))
 
     def _gone(self, waits: Mapping[str, str], now_s: float) -> dict[Subject, str]:
-        """The pools of which no worker is up. `waits`: what waits for them, in words."""
+        """Return the pools that have no worker up. `waits`: what waits for them, in words."""
         self._waits_since_s = {made: self._waits_since_s.get(made, now_s) for made in waits}
         heard = self._registry.heard()
         found: dict[Subject, str] = {}
@@ -88,8 +89,8 @@ class PoolWatch:
         return found
 
     def _said(self, states: Mapping[str, PoolState], now_s: float) -> dict[Subject, str]:
-        """What workers say, once for each pool. When the master does not see it any more, their next heartbeats tell
-        whether they still do."""
+        """Return the troubles that workers report, once for each pool. After the master itself stops seeing a trouble,
+        their next heartbeats show whether they still have it."""
         own = {kind for kind, until_s in self._own_until_s.items() if now_s - until_s < _NEXT_BEAT_S}
         found: dict[Subject, str] = {}
         for pool, state in states.items():
@@ -102,13 +103,13 @@ class PoolWatch:
 
 
 def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, str]:
-    """What waits for each pool: clips, or a job that has not begun."""
+    """Describe what waits for each pool: clips, or a job that has not begun."""
     begins = {pool: f"job {job.job} waits to begin" for job in jobs for pool in job.awaits}
     return begins | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 
 
 def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dict[Subject, str]:
-    """The pools that are up, and own too few partitions for what waits."""
+    """Return the pools that are up but own too few partitions for the waiting clips."""
     found: dict[Subject, str] = {}
     for made, clips in waiting.items():
         for pool in states if clips else ():
@@ -118,7 +119,7 @@ def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dic
 
 
 def _lacking(state: PoolState, clips: int) -> str:
-    """What is wrong with the partitions that the workers own; empty: nothing, or they do not say."""
+    """Describe what is wrong with the partitions of the workers; empty if nothing is, or if they do not report them."""
     owned = [worker.partitions for worker in state.workers if worker.partitions is not None]
     if len(owned) < state.ready or sum(owned) >= topics.DATA_PARTITIONS:
         return ""

@@ -1,9 +1,9 @@
 """The port of pool drivers, which start and stop workers.
 
 Drivers: `processes.py` (child processes of the master, for one machine), `kubernetes.py` (Deployments of a namespace),
-`observe_only.py` (nothing: it only recommends, where something else starts workers, as docker compose does).
+`observe_only.py` (only recommends sizes, where something else starts workers, such as docker compose).
 
-A pool is named as in heartbeats: `decoder`, `extractor.<feature>`, `trainer.<job>.<trainer>` (its workers are ranks).
+Pools are named as in heartbeats: `decoder`, `extractor.<feature>`, `trainer.<job>.<trainer>` (its workers are ranks).
 """
 
 from __future__ import annotations
@@ -21,72 +21,74 @@ TrainingKey = tuple[str, str]
 
 
 class PlatformRefuses(PermanentError):
-    """The platform answers: that it does not do this for the master, for want of a right or of a quota."""
+    """The platform answers that it does not do this for the master, for lack of a permission or a quota."""
 
 
 class CannotNow(Unavailable):
-    """The platform answers: that it cannot do this one thing at present, as where a webhook of Kubernetes fails."""
+    """The platform answers that it cannot do this one thing at present, for example because a Kubernetes
+    webhook fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """How large a pool is."""
+    """The size of a pool."""
 
     replicas: int
-    """Workers asked for."""
+    """Requested workers."""
     ready: int
-    """Workers that run, as far as the driver knows."""
+    """Running workers, as far as the driver knows."""
     min: int = 1
-    """The bounds that the pool was made with; what people set later goes before."""
+    """The bounds that the pool was created with; bounds that users set later take precedence."""
     max: int = 64
     cores: int | None = None
-    """Cores that its workers share; None: each worker gets its own."""
+    """Cores that its workers share; None: each worker has its own."""
     registered: bool = False
-    """It was made of a registration, by this master or one before it."""
+    """Whether it was created for a registration, by this master or an earlier one."""
     held_up: str = ""
-    """What keeps workers that were asked for from coming up, as the platform says it; empty: nothing that is known."""
+    """What keeps requested workers from coming up, according to the platform; empty if nothing is known."""
 
 
 class PoolDriver(Protocol):
     """Starts and stops workers. All methods are idempotent, and raise `Unavailable` if the platform does not answer."""
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to watch, where the platform allows it. `changed` is called, by another thread, after each change that
-        the master did not make."""
+        """Start watching, if the platform allows it. `changed` is called, by another thread, after each change that the
+        master did not make."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """The pools there are."""
+        """Return the sizes of the existing pools."""
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
-        """Have so many workers in a pool. `spare`: names of workers in the order in which they should leave; a worker
-        that leaves finishes what it has in hand."""
+        """Set the number of workers in a pool. `spare`: names of workers in the order in which they should leave; a
+        leaving worker finishes its current work."""
 
     def repair(self) -> list[str]:
-        """Start what is missing; a sentence for each repair."""
+        """Start what is missing. Returns a sentence for each repair."""
 
     def add_extractor(self, row: ExtractorRow) -> None:
-        """Have a pool `extractor.<feature>` with the row's image and resources; changes one that differs."""
+        """Ensure a pool `extractor.<feature>` with the row's image and resources; changes one that differs."""
 
     def remove(self, pool: str) -> None:
-        """End a pool; its workers finish what they have in hand."""
+        """End a pool; its workers finish their current work."""
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """Have one training run on so many ranks; a running one saves, ends and resumes on them. 0: none."""
+        """Ensure that one training runs on this many ranks; a running one saves, ends and resumes on them. 0: none."""
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Ranks of the trainings that it has already when a master begins; those of masters before it, too."""
+        """Return the ranks of the trainings that exist when a master begins, including trainings started by earlier
+        masters."""
 
     def failed(self) -> Set[TrainingKey]:
-        """Trainings that have failed and are tried again only when somebody says so."""
+        """Return the trainings that have failed and are not tried again until told to."""
 
     def done(self) -> Set[TrainingKey]:
-        """Trainings whose workers have all ended well: nothing is started again until somebody says so."""
+        """Return the trainings whose workers have all ended successfully; they are not started again until told to."""
 
     def tell(self, pool: str, sentence: str) -> None:
-        """Say what was done to a pool, and why, where the platform shows such things. Never fails: the log has it."""
+        """Show what was done to a pool, and why, if the platform can. Never fails: the log has it anyway."""
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Pools whose workers do not stay up, as far as it has seen; it waits for nothing."""
+        """Return the pools whose workers do not stay up, as last observed. Does not block."""
 
     def close(self) -> None:
-        """Close; workers that are child processes end."""
+        """Close the driver; workers that are child processes end."""

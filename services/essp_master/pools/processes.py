@@ -1,11 +1,12 @@
 """Workers as child processes of the master: elastic pools on one machine, without containers.
 
-They inherit the master's environment, so they reach the same servers, but not its name. A worker that dies is started
-again, at once; if several of a pool end one after the other as soon as they are started, the next one is started after
-a while, which doubles each time, and people are told (`troubles`). A worker counts as up once it has lived for a
-moment. One that is to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered
-extractors need their entry point to be installed here, and the models of registered trainers their package: images are
-for Kubernetes.
+They inherit the master's environment except for its name, so they reach the same servers. A worker that dies is
+restarted at once. If several workers of a pool end one after the other right after their start, the next start waits,
+for twice as long each time, and users are informed (`troubles`). A worker counts as up once it has lived for a moment.
+A worker that should leave gets SIGTERM and finishes its current work; when the master ends, all leave.
+
+Registered extractors need their entry point to be installed here, and the models of registered trainers their package:
+images are for Kubernetes.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from essp_master.pools.port import PoolSize, TrainingKey
 log = logging.getLogger(__name__)
 
 _LEAVE_S = 45.0
-"""How long a child may take to leave: more than `drain_s` of a worker."""
+"""How long a child may take to leave: longer than a worker's `drain_s`."""
 
 
 _UP_S = 5.0
-"""A worker that has lived for so long is up."""
+"""A worker that has lived this long is up."""
 _EARLY_S = 20.0
-"""One that ends before it is so old could not do its work..."""
+"""A worker that ends earlier than this could not do its work..."""
 _LOOP = 2
-"""...and if it is not the only one in a row, it was no accident."""
+"""...and this many in a row are not an accident."""
 _LONGEST_WAIT_S = 60.0
 _MOST_DOUBLINGS = 6
-"""Of one second; beyond them the longest wait is reached, and a power would in the end be no float any more."""
+"""Limits the exponent: the longest wait is reached before, and an unbounded power would overflow a float."""
 
 
 @dataclass
@@ -58,14 +59,14 @@ class _Pool:
     registered: bool = False
     workers: list[_Worker] = field(default_factory=list)
     early: int = 0
-    """How many in a row have ended as soon as they were started."""
+    """How many in a row have ended right after their start."""
     exit_code: int = 0
-    """Of the last of them."""
+    """Exit code of the last one."""
     next_s: float = -math.inf
-    """When the next one may be started."""
+    """When the next worker may be started."""
 
     def ended(self, worker: _Worker, now_s: float) -> float:
-        """A worker has ended by itself; how many seconds the next one has to wait."""
+        """A worker has ended by itself. Returns how many seconds the next start must wait."""
         self.workers.remove(worker)
         self.early = self.early + 1 if now_s - worker.started_s < _EARLY_S else 0
         self.exit_code = worker.process.returncode
@@ -74,7 +75,7 @@ class _Pool:
         return wait_s
 
     def settle(self, now_s: float) -> None:
-        """Forget the early ends once all workers that are wanted have outlived them."""
+        """Forget early ends once all requested workers have lived longer than that."""
         if len(self.workers) == self.replicas and all(now_s - w.started_s >= _EARLY_S for w in self.workers):
             self.early = 0
 
@@ -85,8 +86,8 @@ class ProcessDriver:
     def __init__(
         self, pools: Mapping[str, int], program: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`pools`: pool -> workers to begin with. `program`: the command that starts a worker, without its arguments
-        (`decoder`, `extractor run --feature=flow`)."""
+        """`pools`: pool -> initial number of workers. `program`: the command that starts a worker, without its
+        arguments (`decoder`, `extractor run --feature=flow`)."""
         self._program = tuple(program)
         own = {name: value for name, value in os.environ.items() if name != "ESSP_WORKER"}
         self._environment = {**own, "ESSP_SUPERVISED": "true"}
@@ -94,14 +95,14 @@ class ProcessDriver:
         self._clock = clock
         self._cores = cpu_count()
         self._leaving: list[tuple[str, subprocess.Popen[bytes], float]] = []
-        """Pool, process, and since when."""
+        """Pool, process, and since when it has been leaving."""
         self._pools = {name: _Pool(command_of(name), replicas) for name, replicas in pools.items()}
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Nothing: `repair` looks at the children."""
+        """Do nothing: `repair` checks the children."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """The pools there are."""
+        """Return the sizes of the existing pools."""
         with self._lock:
             now_s = self._clock()
             return {
@@ -115,7 +116,7 @@ class ProcessDriver:
             }
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
-        """Have so many workers; those named in `spare` leave first."""
+        """Set the number of workers; those named in `spare` leave first."""
         with self._lock:
             found = self._pools.get(pool)
             if found is None:
@@ -145,31 +146,31 @@ class ProcessDriver:
                         pool.replicas = pool.early = 0  # it is done
                         continue
                     done.append(_ended(name, worker, now_s, wait_s))
-                # The next process of a training begins at the checkpoint that the one before it is saving.
+                # The next process of a training starts from the checkpoint that the previous one is still saving.
                 while name not in saving and len(pool.workers) < pool.replicas and now_s >= pool.next_s:
                     pool.workers.append(_Worker(self._start(pool.arguments), now_s))
                 pool.settle(now_s)
         return done
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """None: those of a master before this one ended with it."""
+        """Return an empty mapping: trainings of an earlier master ended with it."""
         return {}
 
     def failed(self) -> Set[TrainingKey]:
-        """None: what ends with an error is started again."""
+        """Return an empty set: a process that fails is restarted."""
         return frozenset()
 
     def done(self) -> Set[TrainingKey]:
-        """Trainings whose process has ended with 0."""
+        """Return the trainings whose process has ended with exit code 0."""
         with self._lock:
             ended = [name for name, pool in self._pools.items() if ids.is_training(name) and not pool.replicas]
             return {ids.training_of(name) for name in ended}
 
     def tell(self, pool: str, sentence: str) -> None:
-        """Nothing: the log says it."""
+        """Do nothing: the log has it."""
 
     def troubles(self) -> Mapping[Subject, str]:
-        """The pools whose workers end as soon as they are started."""
+        """Return the pools whose workers end right after their start."""
         with self._lock:
             return {
                 (Kind.CRASHING, name): f"the last {pool.early} workers ended within {_EARLY_S:.0f} s of their start, "
@@ -187,14 +188,15 @@ class ProcessDriver:
         self.repair()
 
     def remove(self, pool: str) -> None:
-        """Let all workers of a pool leave."""
+        """Make all workers of a pool leave."""
         with self._lock:
             if pool in self._pools:
                 self.scale(pool, 0, ())
                 del self._pools[pool]
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """One process, which starts its ranks itself; with another number it saves, ends and is started again."""
+        """Run one process, which starts its ranks itself. If the number changes, it saves, ends and is started
+        again."""
         name = ids.trainer_pool(job, trainer)
         arguments = command_of(name, ranks)
         with self._lock:
@@ -213,7 +215,7 @@ class ProcessDriver:
         self.repair()
 
     def close(self) -> None:
-        """Let all leave; kill those that have not left after a while."""
+        """Make all workers leave; kill those that have not left in time."""
         with self._lock:
             workers = [worker.process for pool in self._pools.values() for worker in pool.workers]
             workers += [worker for _, worker, _ in self._leaving]
@@ -230,10 +232,10 @@ class ProcessDriver:
             _has_ended(worker)
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        # The pipe ends with this process, however it ends, and its workers leave then.
+        # The pipe closes with this process, however it ends, and its workers leave then.
         try:
             return subprocess.Popen([*self._program, *arguments], stdin=subprocess.PIPE, env=self._environment)
-        except OSError as error:  # no memory, too many processes or files
+        except OSError as error:  # out of memory, processes or files
             raise Unavailable(f"no worker `{' '.join(arguments)}` can be started: {error}") from error
 
 
@@ -242,7 +244,7 @@ def _is_up(worker: _Worker, now_s: float) -> bool:
 
 
 def _ended(pool: str, worker: _Worker, now_s: float, wait_s: float) -> str:
-    """One sentence, for people."""
+    """Return one sentence for users."""
     lived_s = now_s - worker.started_s
     early = f", as it ended within {lived_s:.0f} s of its start" if wait_s else ""
     soon = f" in {wait_s:.0f} s" if wait_s else ""
@@ -251,7 +253,7 @@ def _ended(pool: str, worker: _Worker, now_s: float, wait_s: float) -> str:
 
 
 def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
-    """Whether a worker is gone; if so, its end of the pipe is closed."""
+    """Whether a worker is gone; if so, close its end of the pipe."""
     if worker.poll() is None:
         return False
     if worker.stdin is not None:
@@ -260,5 +262,5 @@ def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
 
 
 def _name(worker: subprocess.Popen[bytes]) -> str:
-    """How the name begins that the worker calls itself (`essp_common.runtime.process.worker_name`)."""
+    """Return the beginning of the worker's name (`essp_common.runtime.process.worker_name`)."""
     return process_name(worker.pid)

@@ -1,12 +1,12 @@
-"""The loop that keeps pools as they should be: looks, decides, scales, repairs.
+"""The control loop of the pools: observes, decides, scales, repairs.
 
-Bounds set by hand (`set`) or by a registration take effect at once; the autoscaler decides the rest every few seconds.
-Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason in a
-sentence.
+Bounds set by users (`set`) or by a registration take effect at once; the autoscaler decides the rest every few
+seconds. Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason
+in a sentence.
 
-What holds for each pool is in the rule book (`rule_book.py`). Its store may let whoever asks it wait for a minute, and
-so may the platform. The store is asked without the lock, and people are told of pools without it: neither keeps anybody
-who does not need it.
+The rule book (`rule_book.py`) has the rules of each pool. Its store may block for a minute, and so may the platform.
+The store is asked without holding the lock, and users can read pools without it, so neither delays callers that do not
+need it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
 _SETTLE_S = 0.5
-"""Changes come in bursts: one look covers those within so long."""
+"""Changes come in bursts: one repair covers those within this time."""
 _KEPT = 2000
 _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
 """Conditions of servers that all pools use."""
@@ -51,20 +51,20 @@ class _Plain(BaseModel):
 
 
 class PoolView(_Plain):
-    """A pool, for people."""
+    """A pool, for users."""
 
     name: str
     replicas: int
     ready: int
     wanted: int
-    """Workers that the master holds right; where something else sets the size, that is advice."""
+    """Workers that the master considers right; only a recommendation if something else sets the size."""
     stuck: int
     busy: float
     saturation: str
     reason: str
     held_up: str
-    """What keeps workers that were asked for from coming up: no node or no quota has room, an image is not there. Until
-    it is over none is added. Empty: nothing that is known."""
+    """What keeps requested workers from coming up: no node or quota has room, an image does not exist. Until that is
+    over, no workers are added. Empty if nothing is known."""
     rule: PoolRule
     """Its bounds, or its fixed size."""
 
@@ -78,7 +78,7 @@ class PoolEvent(_Plain):
 
 
 class Reconciler:
-    """Implements `essp_common.runtime.service.Service`; what people call is thread-safe."""
+    """Implements `essp_common.runtime.service.Service`; methods for users are thread-safe."""
 
     name = "pools"
 
@@ -94,9 +94,9 @@ class Reconciler:
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `book`: the rules
-        of the pools; None: the bounds that they were made with. `trainer_ranks`: divides the ranks; None: the master
-        starts no trainers. `conditions`: what keeps ESSP from working."""
+        """`jobs`: returns their demand. `jobs_known`: whether these are all jobs; until then no ranks are divided.
+        `book`: the rules of the pools; None: the bounds that they were created with. `trainer_ranks`: divides the
+        ranks; None: the master starts no trainers. `conditions`: returns what keeps ESSP from working."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
@@ -117,37 +117,39 @@ class Reconciler:
         self._seen: Sequence[PoolView] = ()
         self._ranks: Mapping[TrainingKey, int] = {}
         self._held_up: set[str] = set()
-        """Pools of which it was reported that workers do not come up."""
+        """Pools for which an event has reported that workers do not come up."""
         self._draining = threading.Event()
         self._woken = threading.Event()
 
     # --- the service ---
 
     def run(self) -> None:
-        """Keep pools in shape until drained."""
+        """Control the pools until drained."""
         try:
             self._driver.start(self._woken.set)
             while not self._draining.is_set():
                 next_s = time.monotonic() + self._period_s
+                # Cleared before the step: a change during the step wakes the loop again, so none is missed.
                 self._woken.clear()
                 self._try(self.step)
-                while self._is_woken(next_s):  # however often: the next step is not to wait for it
+                while self._is_woken(next_s):  # bounded by `next_s`: repairs must not delay the next step
                     self._woken.clear()
                     self._try(self.repair)
         finally:
             self._driver.close()
 
     def drain(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._draining.set()
         self._woken.set()
 
     def repair(self) -> None:
-        """Repair what differs from the last decision; decide nothing else."""
+        """Repair deviations from the last decision, without deciding anything new."""
         self._repair(self._book.look_up())
 
     def _repair(self, registered: Registered | None) -> None:
         if registered is not None:
+            # Outside the lock, since it may wait for the store.
             self._forget_rules_of_removed(registered.extractors)
         with self._lock:
             if registered is not None:
@@ -160,7 +162,8 @@ class Reconciler:
                 self._keep(pool, size)
 
     def step(self) -> None:
-        """Look once, and do what is to be done."""
+        """Observe once, and carry out what follows."""
+        # Outside the lock, since it may wait for the store.
         registered = self._book.look_up()
         self._repair(registered)
         with self._lock:
@@ -176,23 +179,23 @@ class Reconciler:
                 self._decisions[decision.pool] = decision
                 self._carry_out(decision, states.get(decision.pool, PoolState()))
 
-    # --- what people ask for ---
+    # --- what users ask for ---
 
     def pools(self) -> list[PoolView]:
-        """The pools there are, by name."""
+        """Return the existing pools, by name."""
         sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
         return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
 
     def last_seen(self) -> Sequence[PoolView]:
-        """The pools as they were at the last look; none if the platform did not answer it. Waits for nothing."""
+        """Return the pools as last observed; empty if the platform did not answer. Does not block."""
         return self._seen
 
     def ranks(self) -> Mapping[TrainingKey, int]:
-        """The ranks that each training had at the last look. Waits for nothing."""
+        """Return the ranks that each training had when last observed. Does not block."""
         return self._ranks
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
-        """The bounds of a pool: as people or a registration set them, else as it was made."""
+        """Return the bounds of a pool: as set by users or a registration, else as created."""
         return self._book.rule(pool, size)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
@@ -209,19 +212,19 @@ class Reconciler:
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
 
     def reset(self, pool: str, by: str) -> None:
-        """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
+        """Remove what users set for a pool: it gets its initial bounds again. Raises `NotFound`."""
         if not self._book.forget(pool, by):
             raise NotFound(f"pool {pool!r} was never changed; it has its original bounds")
         self._follow_rule(pool, f"{by} restored its original bounds")
 
     def events(self) -> list[PoolEvent]:
-        """Changes, newest last."""
+        """Return the changes, newest last."""
         return list(self._events)
 
-    # --- within ---
+    # --- internals ---
 
     def _follow_rule(self, pool: str, sentence: str) -> None:
-        """Tell of another rule of a pool, and keep the pool to it."""
+        """Report the new rule of a pool, and apply it."""
         with self._lock:
             self._report(pool, sentence)
             if (size := self._driver.sizes().get(pool)) is not None:
@@ -232,18 +235,18 @@ class Reconciler:
         try:
             for sentence in divides.step(jobs, rows) if divides else ():
                 self._report("", sentence)
-        except (PermanentError, ConfigError) as error:  # pools are no worse for it
+        except (PermanentError, ConfigError) as error:  # the pools are unaffected
             log.warning("trainers: %s; trying again", error)
         self._ranks = divides.shares if divides else {}
 
     def _keep(self, pool: str, size: PoolSize) -> None:
-        """Bring a pool within its bounds. Where that is refused, an event says so."""
+        """Bring a pool within its bounds. If that is refused, an event says so."""
         if (wanted := self._bounded(pool, size)) != size.replicas:
             state = self._registry.pools(self._clock()).get(pool, PoolState())
             self._carry_out(Decision(pool, Saturation.BALANCED, size.replicas, wanted, "outside its bounds"), state)
 
     def _tell_of_held_up(self, sizes: Mapping[str, PoolSize]) -> None:
-        """Report what keeps workers from coming up, once for as long as it lasts."""
+        """Report what keeps workers from coming up, once while it lasts."""
         held_up = {pool: size for pool, size in sizes.items() if size.held_up}
         for pool in sorted(held_up.keys() - self._held_up):
             size = held_up[pool]
@@ -253,7 +256,7 @@ class Reconciler:
         self._held_up = set(held_up)
 
     def _is_woken(self, until_s: float) -> bool:
-        """Wait for something to repair before the next step; False: there is nothing."""
+        """Wait for something to repair until the next step is due. Returns False if there is nothing."""
         left_s = until_s - time.monotonic()
         return left_s > 0 and self._woken.wait(left_s) and not self._draining.wait(_SETTLE_S)
 
@@ -271,22 +274,22 @@ class Reconciler:
         removed = self._unregistered(wanted)
         for pool in sorted(removed):
             self._driver.remove(pool)
-            if pool not in self._removed:  # it may be seen for a while yet
+            if pool not in self._removed:  # it may remain visible for a while
                 self._report(pool, "is no longer registered; its workers leave")
         self._removed = removed
 
     def _unregistered(self, wanted: Mapping[str, ExtractorRow]) -> Set[str]:
-        """The pools that were made for what is registered no more."""
+        """Return the pools that were created for registrations which no longer exist."""
         pools = {ids.extractor_pool([feature]) for feature in wanted}
         return {pool for pool, size in self._driver.sizes().items() if size.registered and pool not in pools}
 
     def _forget_rules_of_removed(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for pool in sorted(self._unregistered(wanted) - self._removed):
-            with suppress(ConfigError):  # rules that cannot be read are kept as they are
+            with suppress(ConfigError):  # rules that cannot be read stay unchanged
                 self._book.forget(pool, "the master")
 
     def _add(self, row: ExtractorRow) -> None:
-        """Have a pool for what is registered; one that is refused does not stop the others."""
+        """Ensure a pool for a registration; a refused one does not stop the others."""
         pool = ids.extractor_pool([row.name])
         try:
             self._driver.add_extractor(row)
@@ -300,15 +303,15 @@ class Reconciler:
         self._report(pool, f"{row.image} is registered for {row.name}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
-        """The allowed size that is nearest to the present one. `TrainerRanks` sets the size of trainers."""
+        """Return the allowed size nearest to the present one. `TrainerRanks` sets the sizes of trainers."""
         if ids.is_training(pool):
             return size.replicas
         limits = self._book.limits(pool, size)
         return min(max(size.replicas, limits.min), limits.max)
 
     def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
-        """The bounds within which the autoscaler decides: where workers share cores, no more than keep these busy. A
-        pool that people have made larger stays as large."""
+        """Return the autoscaler's bounds. If workers share cores, no more workers than keep those busy. A pool that
+        users have made larger stays as large."""
         limits = self._book.limits(pool, size)
         if size.cores is None or self._book.rule(pool, size).replicas is not None:
             return limits
@@ -322,7 +325,8 @@ class Reconciler:
         return Limits(min=limits.min, max=allowed, max_because=why)
 
     def _hindered(self, pools: Iterable[str]) -> dict[str, str]:
-        """The pools whose workers cannot work, and why. What the master meets at a server, all of them do."""
+        """Return the pools whose workers cannot work, with the reason. A server trouble of the master affects all of
+        them."""
         present = self._conditions()
         shared = next((it.line for it in present if it.kind in _SHARED), "")
         own = {it.subject: it.words for it in present if it.kind is not Kind.NO_WORKERS}
@@ -335,10 +339,10 @@ class Reconciler:
         message = f"{decision.replicas} -> {decision.wanted}: {decision.reason}"
         try:
             self._driver.scale(decision.pool, decision.wanted, state.idlest())
-        except (PermanentError, ConfigError, CannotNow) as error:  # the other pools are no worse for it
+        except (PermanentError, ConfigError, CannotNow) as error:  # the other pools are unaffected
             message = f"{decision.replicas} -> {decision.wanted} was refused: {error}"
         step = (decision.replicas, decision.wanted)
-        if self._reported.get(decision.pool) != step:  # what was not followed, or was refused, is not repeated
+        if self._reported.get(decision.pool) != step:  # a step that had no effect, or was refused, is not repeated
             self._reported[decision.pool] = step
             self._report(decision.pool, message)
 

@@ -1,16 +1,16 @@
-"""Rules that people gave to pools: bounds of their sizes, or fixed sizes.
+"""Rules that users set for pools: bounds of their sizes, or fixed sizes.
 
-They go before what the chart or a registration says, and outlive the master that was told. They are kept in the object
-store as numbered documents, each with all rules and the change that made it:
+They take precedence over the chart and registrations, and outlive the master that received them. They are kept in the
+object store as numbered documents, each with all rules and the change that led to it:
 
     <ESSP_STATE>/pools/0000000007.json
 
-A change is written before it counts, as the next number, which only one writer can win; so two masters never undo each
-other's changes. All documents stay: they say who set what, and when. Without ESSP_STATE rules last as long as the
+A change counts once it is written under the next number, which only one writer can take; so two masters never undo each
+other's changes. All documents stay: they record who set what, and when. Without ESSP_STATE, rules last as long as the
 process.
 
-A document that cannot be read, as one of which a disk holds a half, is never written over: until people restore or
-remove it the rules before it hold, and nobody can set others.
+An unreadable document, such as one that was only half written, is never overwritten: until users restore or remove it,
+the previous rules apply, and no one can set others.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Plain(BaseModel):
 
 
 class PoolRule(_Plain):
-    """The bounds of a pool's size, or its size."""
+    """The bounds of a pool's size, or its fixed size."""
 
     min: int = Field(1, ge=0, le=1000)
     """Fewest workers."""
     max: int = Field(64, ge=0, le=1000)
     """Most workers."""
     replicas: int | None = Field(None, ge=0, le=1000)
-    """A fixed size; null: as the autoscaler decides."""
+    """A fixed size; null: the autoscaler decides."""
 
 
 class _Document(_Plain):
@@ -53,42 +53,43 @@ class _Document(_Plain):
     by: str
     """The name of the token that made this change."""
     pool: str
-    """Whose rule it changed."""
+    """The pool whose rule it changed."""
     rules: dict[str, PoolRule]
 
 
 class PoolRules:
-    """The rules, by pool. Thread-safe, also between processes. What reads or writes raises what the store raises."""
+    """The rules, by pool. Thread-safe, also between processes. Methods that read or write raise what the store
+    raises."""
 
     def __init__(self, store: ObjectStore | None) -> None:
-        """`store`: where they are kept; None: nowhere."""
+        """`store`: where they are kept; None: only in memory."""
         self._log = NumberedLog(store, PREFIX, ".json") if store is not None else None
         self._version: int | None = 0 if store is None else None
-        """The newest document that was read; None: it is not known which there are."""
+        """The newest document that was read; None if none was read yet."""
         self._rules: Mapping[str, PoolRule] = {}
         self._lock = threading.RLock()
-        """Held while the store is read or written. Whoever only asks for a rule that is known waits for neither."""
+        """Held while the store is read or written. Reading an already known rule needs neither."""
 
     @property
     def lasting(self) -> bool:
-        """Whether they outlive the process."""
+        """Whether the rules outlive the process."""
         return self._log is not None
 
     @property
     def known(self) -> bool:
-        """Whether they were read."""
+        """Whether the rules have been read."""
         return self._version is not None
 
     def of(self, pool: str) -> PoolRule | None:
-        """What people said of a pool; None: nothing."""
+        """Return the rule that users set for a pool, or None."""
         if not self.known:
-            with suppress(ConfigError):  # whoever follows them is told
+            with suppress(ConfigError):  # the caller of `follow` reports it
                 self.follow()
         return self._rules.get(pool)
 
     def follow(self) -> None:
-        """Read what other masters have written meanwhile; only what is new is fetched. Raises `ConfigError` for a
-        document that cannot be read; then the rules before it hold."""
+        """Read what other masters have written since; only new documents are fetched. Raises `ConfigError` for an
+        unreadable document; then the previous rules apply."""
         if self._log is None:
             return
         with self._lock:
@@ -106,14 +107,14 @@ class PoolRules:
                     damage = damage or error
             if damage is not None and not self.known:
                 rules = _newest_sound(self._log)
-            self._rules = rules  # last: what was read in part is not known
+            self._rules = rules  # last: if reading fails halfway, nothing counts as known
             self._version = version
             if damage is not None:
                 raise damage
 
     def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
-        """Keep the rule of a pool; None: forget it. It counts once it is written. Raises `ConfigError` for bounds that
-        no size lies within."""
+        """Store the rule of a pool; None removes it. It counts once it is written. Raises `ConfigError` for bounds that
+        no size satisfies."""
         if rule is not None:
             check_bounds(rule.min, rule.max)
         with self._lock:
@@ -131,14 +132,14 @@ class PoolRules:
                 try:
                     self._log.write(made.version, (json.dumps(made.model_dump(mode="json"), indent=1) + "\n").encode())
                 except Conflict:
-                    continue  # another master was first: look at what it wrote
+                    continue  # another master was faster: read what it wrote
                 self._rules = rules
                 self._version = made.version
                 return
 
 
 def _newest_sound(log: NumberedLog) -> Mapping[str, PoolRule]:
-    """The rules of the newest document that can be read."""
+    """Return the rules of the newest readable document."""
     for number in reversed(log.numbers()):
         with suppress(ConfigError, NotFound):
             return _parse(log, number).rules
@@ -146,7 +147,7 @@ def _newest_sound(log: NumberedLog) -> Mapping[str, PoolRule]:
 
 
 def _parse(log: NumberedLog, number: int) -> _Document:
-    """One document. Raises `NotFound`, and `ConfigError` for what is none."""
+    """Read one document. Raises `NotFound`, and `ConfigError` if it is invalid."""
     try:
         found = _Document.model_validate_json(log.read(number))
         if found.version != number:

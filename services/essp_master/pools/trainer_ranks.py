@@ -1,19 +1,17 @@
 """Divides ranks among the trainers of running jobs, again after each of their epochs.
 
-A paused job gives its ranks to running ones: its trainers have saved, and resume when it does. While no job runs, it
-keeps them.
+A paused job gives its ranks to running ones: its trainers have saved, and resume with it. While no job runs, a paused
+job keeps them.
 
-A new master begins with the ranks that trainings have, so that its beginning moves none; it ends those of jobs that
-are over.
+A new master begins with the ranks that trainings have, so that it moves none at first; it ends the trainings of jobs
+that are over. A training whose workers have ended although it has more to do is started again: the job got more epochs
+after it was over, or was stopped and restarted while no master observed it.
 
-A training whose workers have ended, although there is more for it to do, is started again: the job got more epochs
-after it was over, or was stopped and started again while no master looked.
+A training that has failed, and is not retried automatically, gives its ranks back. It stays as it is, so that users
+can see why; when they let it try again, it gets its share.
 
-A training that has failed, and is not tried again of itself, gives its ranks back. It stays as it is, so that people
-can see why; when they have it tried again, it gets its share.
-
-To change its number of ranks, a trainer ends with a checkpoint and resumes from it. Ranks are GPUs, or processes if
-there are none.
+To change its number of ranks, a trainer saves a checkpoint, ends, and resumes from it. Ranks are GPUs, or processes
+without GPUs.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ class TrainerRanks:
     """Divides the ranks. Not thread-safe: the reconciler's thread calls it."""
 
     def __init__(self, driver: PoolDriver, ranks: int) -> None:
-        """`ranks`: how many there are."""
+        """`ranks`: the total number of ranks."""
         self._driver = driver
         self._ranks = ranks
         self._shares: dict[TrainingKey, int] = {}
         self._seen: dict[TrainingKey, int] = {}
         self._adopted = False
-        """Whether it is known what the masters before have started."""
+        """Whether the trainings of earlier masters have been adopted."""
         self._out: set[TrainingKey] = set()
-        """Those that have failed and gave their ranks back."""
+        """Trainings that have failed and gave their ranks back."""
         self._begun: dict[str, datetime] = {}
-        """When each job was started last."""
+        """When each job was last started."""
 
     @property
     def shares(self) -> dict[TrainingKey, int]:
@@ -52,7 +50,8 @@ class TrainerRanks:
         return dict(self._shares)
 
     def step(self, jobs: Sequence[PoolDemand], registered: Mapping[str, TrainerRow]) -> list[str]:
-        """Give each trainer of the jobs its share of ranks. Returns one sentence per change. `registered`: trainers."""
+        """Give each trainer of the jobs its share of ranks. Returns one sentence per change. `registered`: trainers by
+        name."""
         known = {(job.job, trainer.name) for job in jobs for trainer in job.trainers}
         jobs = [job for job in jobs if job.running] or jobs
         wanted = {
@@ -64,6 +63,7 @@ class TrainerRanks:
         rows = {key: row_for(trainer.model, registered) for key, (_, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
         adopted = self._adopt(rows, begun, failed, known)
+        # End what is over before dividing: it frees ranks.
         self._end_former(begun)
         self._end_done(wanted.keys())
         self._end_failed(known, failed)
@@ -83,7 +83,8 @@ class TrainerRanks:
         failed: Set[TrainingKey],
         known: Set[TrainingKey],
     ) -> list[str]:
-        """Once: go on with what the masters before have started, and end what wants no ranks. `known`: of all jobs."""
+        """Once: adopt what earlier masters have started, and end trainings that should have no ranks. `known`: of all
+        jobs."""
         if self._adopted:
             return []
         present = self._driver.trainings()
@@ -100,7 +101,7 @@ class TrainerRanks:
         ]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
-        """End the trainers of earlier runs: a job may be stopped and started again between two steps."""
+        """End the trainers of earlier runs: a job may have been stopped and restarted between two steps."""
         for key in [*self._shares, *self._out]:
             if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:
                 self._driver.train(*key, 0, None)
@@ -110,14 +111,14 @@ class TrainerRanks:
         self._begun = begun
 
     def _end_done(self, wanted: Set[TrainingKey]) -> None:
-        """Remove what has ended and is wanted all the same, so that it is started again."""
+        """Remove trainings that have ended but are still wanted, so that they are started again."""
         for key in self._driver.done() & wanted & self._shares.keys():
             self._driver.train(*key, 0, None)
             del self._shares[key]
             self._seen = {}
 
     def _end_failed(self, known: Set[TrainingKey], failed: Set[TrainingKey]) -> None:
-        """Remove those that have failed when their jobs are over; forget those that are tried again."""
+        """Remove failed trainings whose jobs are over, and forget those that are being retried."""
         for key in self._out - known:
             self._driver.train(*key, 0, None)
         self._out &= known & failed
@@ -135,7 +136,8 @@ class TrainerRanks:
                 done.append(f"trainer {_name(key)} has failed; its {self._shares[key]} ranks are free for others")
             else:
                 self._driver.train(*key, 0, None)
-        for key, share in sorted(shares.items(), key=lambda item: item[1]):  # free ranks before assigning them
+        # smallest shares first: free ranks before assigning them
+        for key, share in sorted(shares.items(), key=lambda item: item[1]):
             before = self._shares.get(key, 0)
             if share != before:
                 self._driver.train(*key, share, rows[key])

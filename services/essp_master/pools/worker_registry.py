@@ -1,7 +1,7 @@
 """Which workers are up, and how busy, from their heartbeats.
 
-A master that waits for a server reads no heartbeats. That tells nothing of workers, so only the time counts in which
-it has read.
+While a master waits for a server, it reads no heartbeats. That says nothing about workers, so only the time in which it
+reads counts.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from essp_common.runtime.troubles import Kind, Troubles
 from essp_engine.worker.heartbeat import INTERVAL_S
 
 GONE_S = 4 * INTERVAL_S
-"""A worker that was silent for so long is no longer up."""
+"""A worker that has been silent for this long is not up any more."""
 _REMEMBERED_S = 3600.0
 STUCK_S = 120.0
-"""One that holds a record for so long hangs: decoding has a limit of its own far below."""
+"""A worker that holds a record for this long hangs: decoding has a limit far below."""
 
 _TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING, Kind.STATE_DAMAGED}
-"""What workers may say. Of the others the master judges itself."""
+"""The troubles that workers may report. The master detects the others itself."""
 _LONGEST = 500
-"""Characters of a worker's words: anybody could send a heartbeat."""
+"""Longest text of a worker, in characters: any client could send a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker, by its last heartbeat."""
+    """One worker, according to its last heartbeat."""
 
     name: str
     reported_s: float
@@ -36,9 +36,9 @@ class WorkerState:
     in_hand: int
     stuck: bool
     lanes: int | None = None
-    """How much it does at once, each of it on a core; None: it does not say."""
+    """How many messages it handles at once, each on a core; None if it does not report that."""
     partitions: int | None = None
-    """How many it owns; None: it does not say."""
+    """How many partitions it owns; None if it does not report that."""
     troubles: Troubles = field(default_factory=dict)
     """What keeps its servers from working."""
 
@@ -51,41 +51,41 @@ class PoolState:
 
     @property
     def ready(self) -> int:
-        """How many are up."""
+        """How many workers are up."""
         return len(self.workers)
 
     @property
     def stuck(self) -> int:
-        """How many hang."""
+        """How many workers hang."""
         return sum(worker.stuck for worker in self.workers)
 
     @property
     def busy(self) -> float:
-        """Mean share of the time in which they worked."""
+        """Mean share of the time for which they were busy."""
         return sum(worker.busy for worker in self.workers) / len(self.workers) if self.workers else 0.0
 
     @property
     def lanes(self) -> int | None:
-        """How much one worker does at once; None: none of them says."""
+        """How many messages one worker handles at once; None if no worker reports that."""
         return max((worker.lanes for worker in self.workers if worker.lanes), default=None)
 
     def idlest(self) -> list[str]:
-        """Their names, those that can best be spared first."""
+        """Return their names, the most dispensable first."""
         return [w.name for w in sorted(self.workers, key=lambda w: (not w.stuck, w.in_hand, w.busy))]
 
 
 class WorkerRegistry:
-    """All workers of all pools. Thread-safe: the master's thread notes, others look."""
+    """All workers of all pools. Thread-safe: the master's thread writes, others read."""
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, WorkerState]] = {}
         self._heard: dict[str, float] = {}
-        """Pool -> when one of its workers reported last."""
+        """Pool -> when one of its workers last reported."""
         self._read_s: float | None = None
         self._lock = threading.Lock()
 
     def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
-        """A worker has sent a heartbeat."""
+        """Note a worker's heartbeat."""
         gauges = beat.gauges
         busy, in_hand, oldest = (_number(gauges.get(name, 0.0)) for name in ("busy", "in_hand", "oldest"))
         state = WorkerState(
@@ -103,22 +103,22 @@ class WorkerRegistry:
             self._heard[beat.pool] = now_s
 
     def read(self, now_s: float) -> None:
-        """All heartbeats that had come by now were noted."""
+        """Note that all heartbeats received by now have been recorded."""
         with self._lock:
             self._read_s = now_s
 
     def heard(self) -> dict[str, float]:
-        """When each pool that was up in the last hour reported last."""
+        """Return when each pool that was up in the last hour last reported."""
         with self._lock:
             return dict(self._heard)
 
     def last_read(self, now_s: float) -> float:
-        """Until when heartbeats were read."""
+        """Return the time up to which heartbeats were read."""
         with self._lock:
             return now_s if self._read_s is None else self._read_s
 
     def pools(self, now_s: float) -> dict[str, PoolState]:
-        """Every pool with a worker that is up."""
+        """Return every pool that has a worker up."""
         with self._lock:
             now_s = now_s if self._read_s is None else min(now_s, self._read_s)
             self._heard = {pool: last_s for pool, last_s in self._heard.items() if now_s - last_s < _REMEMBERED_S}
@@ -130,5 +130,5 @@ class WorkerRegistry:
 
 
 def _number(gauge: float) -> float:
-    """A gauge; 0 for one that no worker can mean."""
+    """Return a gauge, or 0 for an implausible value."""
     return gauge if math.isfinite(gauge) and gauge > 0 else 0.0

@@ -1,9 +1,11 @@
-"""What the queue decides on: what there is, and the jobs as it sees them (`plan.py` decides).
+"""Input of the queue's decisions (`plan.py`): the available resources, and the jobs as contenders.
 
-What there is: bytes as the setting says or as the frame cache may hold, and the ranks that the master divides. A cache
-of which the size has never been known admits nothing new; one that answers no more counts as large as it was.
+The available resources are the bytes in the setting, or the capacity of the frame cache, and the ranks that the master
+divides. If the size of the cache has never been known, nothing new is admitted; if the cache stops answering, its last
+known size counts.
 
-A job counts with its whole budget and one rank for each trainer that is not done, since with fewer it could not go on.
+A job counts with its whole budget, and one rank for each trainer that is not done, since it could not continue with
+fewer.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ _NOT_KNOWN = "the frame cache does not answer, so it is not known how much it ma
 
 
 class Admission:
-    """Says which jobs run. Not thread-safe; `measure` may be called by any thread."""
+    """Decides which jobs run. Not thread-safe; `measure` may be called by any thread."""
 
     def __init__(self, settings: MasterSettings, cache_watch: CacheWatch) -> None:
         self._settings = settings
         self._cache_watch = cache_watch
 
     def measure(self) -> None:
-        """Ask how much the cache may hold, if that is not known yet; waits for its answer."""
+        """Ask for the capacity of the cache, if it is unknown; blocks for the answer."""
         if self.capacity is None:
             self._cache_watch.ask()
 
     @property
     def capacity(self) -> Amount | None:
-        """What running jobs may take up together; None: not known yet."""
+        """What running jobs may occupy together; None if it is not known yet."""
         budget: int | None = self._settings.queue_budget
         if budget is None:
             if (limit := self._cache_watch.limit_bytes) is None:
@@ -46,7 +48,7 @@ class Admission:
         return Amount(budget, self._settings.ranks or UNBOUNDED)
 
     def check(self, spec: JobSpec, team: str) -> None:
-        """Raises `ConfigError` for a job that its team's quota would never let run."""
+        """Raise `ConfigError` for a job that its team's quota would never allow to run."""
         quota = self._settings.teams.get(team, Team())
         if quota.budget is not None and spec.limits.budget > quota.budget:
             raise ConfigError(
@@ -64,7 +66,7 @@ class Admission:
             )
 
     def newcomer(self, spec: JobSpec, team: str, since: datetime) -> Contender:
-        """A job that is being started."""
+        """Return the contender for a job that is being started."""
         need = self._need(spec, len(spec.trainers))
         return Contender(name=spec.name, team=team, priority=spec.priority, since=since, need=need, waiting=True)
 
@@ -76,7 +78,7 @@ class Admission:
         return Plan((), {}, tuple(Waiting(job.name, place, _NOT_KNOWN) for place, job in enumerate(waiting, 1)))
 
     def contender(self, job: Job) -> Contender:
-        """A job of this master."""
+        """Return the contender for a job of this master."""
         spec, running, waiting = job.spec, job.state is JobState.RUNNING, job.state is JobState.QUEUED
         need = self._need(spec, len(spec.trainers.keys() - job.ledger.finals))
         held = Amount()

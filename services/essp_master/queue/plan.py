@@ -1,23 +1,23 @@
-"""Which jobs run, and in which order the others wait.
+"""Decides which jobs run, and in which order the others wait.
 
-Pure, and a function of the present jobs alone, so a new master decides as the one before it would have.
+Pure, and a function of the present jobs alone, so a new master decides as the previous one would have.
 
-    capacity   what budgets and ranks of the jobs that run may come to
+    capacity   limit for the budgets and ranks of all running jobs together
     quota      the same for one team, and how many of its jobs may run at once
     share      of a team: of bytes or of ranks, whichever is larger, divided by the team's weight
 
-The next job is one of the team with the smallest share; of the team's jobs, the one with the highest priority; of
-these, the one that was started first. Nothing overtakes a job for which there is no room, so a large one gets its turn.
-A job that only its team's quota holds back is in nobody's way but its team's.
+The next job belongs to the team with the smallest share; among the team's jobs, it is the one with the highest
+priority, and among these the one started first. No job overtakes one that lacks room, so a large one gets its turn. A
+job that only its team's quota holds back blocks only its own team.
 
-A job for which there is no room takes that of others: in its own team, of jobs with a lower priority; in other teams,
-the last ones, as long as their team's share stays no smaller than that of its own team becomes. So a job that had to
-make room never takes it back from the one that got it, and each round of preemptions comes to an end.
+A job without room takes the room of others: in its own team, of jobs with a lower priority; in other teams, of the last
+jobs, as long as their team's share stays no smaller than its own team's share becomes. So a preempted job never takes
+the room back from the one that got it, and each round of preemptions ends.
 
-What had to make room finishes what it has in hand. Until then that counts (`held`), and whoever gets the room waits for
-it. A job that needs more than there is counts as all there is: it runs alone.
+A preempted job finishes its work in progress. Until then that work counts (`held`), and the job that gets the room
+waits for it. A job that needs more than the capacity counts as the whole capacity: it runs alone.
 
-Source: the share is that of Ghodsi et al., "Dominant Resource Fairness", NSDI 2011.
+Source: the share follows Ghodsi et al., "Dominant Resource Fairness", NSDI 2011.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from essp_common.quantities import counted, size
 from essp_master.config import Team
 
 UNBOUNDED = 2**62
-"""As many as anybody may want."""
+"""More than any job needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What jobs take up together."""
+    """The resources that jobs occupy."""
 
     bytes: int = 0
     ranks: int = 0
@@ -59,16 +59,16 @@ class Contender:
     since: datetime
     """When it was started."""
     need: Amount
-    """What it takes up while it runs."""
+    """What it occupies while it runs."""
     running: bool = False
     waiting: bool = False
-    """It is in the queue. Neither: people have paused it."""
+    """Whether it is in the queue. Neither running nor waiting: users have paused it."""
     held: Amount = Amount()
-    """What it still takes up while it does not run."""
+    """What it still occupies while it does not run."""
 
     @property
     def rank(self) -> tuple[int, datetime, str]:
-        """Its place among the jobs of its team; the smallest one is the first."""
+        """Its order among the jobs of its team; the smallest comes first."""
         return -self.priority, self.since, self.name
 
 
@@ -78,25 +78,25 @@ class Waiting:
 
     job: str
     position: int
-    """From 1 on."""
+    """Counted from 1."""
     reason: str
-    """Why it waits: a sentence without its end, for people."""
+    """Why it waits, for users: a sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done, and what people see of the rest."""
+    """The decisions, and what users see about the remaining jobs."""
 
     start: tuple[str, ...]
-    """Jobs that run from now on, in their order."""
+    """Jobs that run from now on, in order."""
     preempt: Mapping[str, str]
-    """Jobs that wait again -> for which job."""
+    """Jobs that must wait again -> the job that gets their room."""
     waiting: tuple[Waiting, ...]
-    """The queue, in its order, once the two are done."""
+    """The queue, in order, after `start` and `preempt`."""
 
 
 def plan(jobs: Sequence[Contender], capacity: Amount, teams: Mapping[str, Team]) -> Plan:
-    """Decide. `capacity.jobs` does not count. A team that is not in `teams` has no quota and the weight 1."""
+    """Decide. `capacity.jobs` is ignored. A team that is not in `teams` has no quota and the weight 1."""
     return _Planner(jobs, capacity, teams).plan()
 
 
@@ -117,13 +117,13 @@ class _Planner:
         known = [replace(job, need=self._clamped(job.need)) for job in jobs]
         self._team_of = {job.name: job.team for job in known}
         self._running = {job.name: job for job in known if job.running}
-        """Those that run, and are not to make room."""
+        """Jobs that run and keep running."""
         self._held = {job.name: job.held for job in known if not job.running}
-        """What those hold that do not run, and will not."""
+        """What jobs that do not run, and will not start now, still occupy."""
         self._lasting = sum((job.held for job in known if not (job.running or job.waiting)), Amount())
-        """The part of it that nobody will give back soon."""
+        """The part of it that will not be given back soon."""
         self._queues: dict[str, list[Contender]] = defaultdict(list)
-        """By team, the last one first."""
+        """By team, the last job first."""
         for job in sorted((job for job in known if job.waiting), key=lambda job: job.rank, reverse=True):
             self._queues[job.team].append(job)
         self._used = sum((job.need for job in self._running.values()), Amount())
@@ -131,13 +131,13 @@ class _Planner:
         for job in self._running.values():
             self._of_team[job.team] += job.need
         self._counted = defaultdict(Amount, self._of_team)
-        """The same, with what waits before the next job: by this the order of the queue is made."""
+        """The same, plus the jobs ahead in the queue: this determines the order of the queue."""
         self._stuck = ""
-        """The job that waits for room, and that no other overtakes."""
+        """The first job that waits for room, which no other job overtakes."""
         self._last: dict[str, str] = {}
-        """The last job of each team that has to wait, and has no room yet."""
+        """By team: the last job that must wait and has no room yet."""
         self._promised: set[str] = set()
-        """Jobs that run as soon as what made room for them has finished what it has in hand."""
+        """Jobs that start as soon as the jobs that made room for them have finished their work in progress."""
         self._start: list[str] = []
         self._preempted: dict[str, str] = {}
         self._waiting: list[Waiting] = []
@@ -154,7 +154,7 @@ class _Planner:
         return Plan(tuple(self._start), self._preempted, tuple(self._waiting))
 
     def _next(self) -> Contender | None:
-        """Take the job whose turn it is out of its queue."""
+        """Take the next job out of its queue."""
         heads = [queue[-1] for queue in self._queues.values() if queue]
         if not heads:
             return None
@@ -163,7 +163,7 @@ class _Planner:
         ].pop()
 
     def _why_it_waits(self, job: Contender) -> str:
-        """Make room for a job, and take it up; why it does not start yet, or nothing."""
+        """Make room for a job and account for it. Returns why it does not start yet, or "" if it starts."""
         if job.name in self._preempted:
             return f"it made room for {self._preempted[job.name]}, and continues when there is room again"
         if before := self._last.get(job.team, self._stuck):
@@ -186,11 +186,11 @@ class _Planner:
         )
 
     def _called(self, name: str, job: Contender) -> str:
-        """A job as the reason of another one calls it: what other teams' jobs are called is theirs to know."""
+        """Return the name of a job for another job's reason; names of other teams' jobs stay private."""
         return name if self._team_of[name] == job.team else "a job of another team"
 
     def _room_for(self, job: Contender) -> tuple[Sequence[Contender], _Lack | None]:
-        """The jobs that have to make room for this one; or what it lacks, whoever makes room."""
+        """Return the jobs that must make room for this one, or what it lacks even if others make room."""
         victims: list[Contender] = []
         while (lack := self._lack(job, victims)) is not None:
             victim = self._victim(job, victims, lack.of_quota)
@@ -214,7 +214,7 @@ class _Planner:
         return None
 
     def _victim(self, job: Contender, victims: Sequence[Contender], of_quota: bool) -> Contender | None:
-        """The next job that has to make room: the last one of the team with the largest share that may lose it."""
+        """Return the next job that must make room: the last one of the team with the largest share that may lose it."""
         last: dict[str, Contender] = {}
         for other in self._running.values():
             if other not in victims and (other.team not in last or last[other.team].rank < other.rank):
@@ -236,7 +236,8 @@ class _Planner:
             if victim.team in left:
                 left[victim.team] -= victim.need
         theirs = self._share(other.team, left[other.team] - other.need)
-        # Bytes alone may leave a share of ranks as it is; were the shares equal then, the two could take turns.
+        # A preemption for bytes may leave a share of ranks unchanged; with equal shares, two teams could then take
+        # turns forever.
         before, after = self._share(job.team, left[job.team]), self._share(job.team, left[job.team] + job.need)
         return before < theirs and after <= theirs
 
@@ -244,7 +245,7 @@ class _Planner:
         self._take(victim, -1)
         self._counted[victim.team] -= victim.need
         del self._running[victim.name]
-        self._held[victim.name] = victim.need  # until it is known what it still has in hand
+        self._held[victim.name] = victim.need  # until its actual work in progress is known
         self._preempted[victim.name] = self._called(job.name, victim)
         queue = self._queues[victim.team]
         queue.append(victim)
@@ -267,7 +268,7 @@ class _Planner:
 
 
 def _beyond_quota(job: Contender, used: Amount, team: Team) -> str:
-    """What the team's quota has too little of; empty: nothing."""
+    """Return what exceeds the team's quota; empty if nothing does."""
     if team.jobs is not None and used.jobs + job.need.jobs > team.jobs:
         return f"team {job.team} runs {counted(used.jobs, 'job')}, and may run {team.jobs}"
     if team.budget is not None and used.bytes + job.need.bytes > team.budget:

@@ -1,14 +1,14 @@
 """What limits the rate of a job, in one sentence: the same words in the API, on the page and in the terminal.
 
-Pure, from what people read of the job anyway (`essp_common/job/status.py`), so the sentence never contradicts the
-figures beside it. It looks from the end of the flow to its beginning:
+Pure, and computed from the status that users see anyway (`essp_common/job/status.py`), so the sentence never
+contradicts the figures next to it. It examines the flow from its end to its beginning:
 
-    a trainer waits for clips       what makes them is too slow: the pool with the most clips queued at each worker
+    a trainer waits for clips       their producer is too slow: the pool with the most clips queued per worker
     ... and no more is issued       another consumer holds it up: the slowest trainer, or the budget is too small
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
-A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is said of what is not
-known: a job that is not running has no bottleneck, nor has one of which no worker has reported anything. Workers that
+A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is claimed about unknown
+figures: a job that is not running has no bottleneck, nor has one whose workers have not reported anything. Workers that
 do not stay up are the bottleneck, whatever the figures say.
 """
 
@@ -25,15 +25,16 @@ from essp_master.job.handshake import workers_of
 WAITS = 0.05
 """A trainer that waits for clips for more than this share of its time is short of them (as `Policy.wait_high`)."""
 _FULL = 0.95
-"""Share of the frame cache from which on it counts as full."""
+"""Used share from which the frame cache counts as full."""
 _MUCH = 0.5
-"""Share of the budget from which on the next clips may not fit into what is left. With less in use it is the bound on
-the lead that holds them back."""
+"""Used share of the budget from which the next clips may not fit into the rest. Below it, the bound on the lead holds
+them back."""
 _TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
 
 
 def bottleneck(job: JobStatus, crashing: Condition | None = None) -> BottleneckStatus | None:
-    """What limits it; None if the job does not run or nothing is known yet. `crashing`: workers that do not stay up."""
+    """Return what limits the job; None if it does not run or nothing is known yet. `crashing`: workers that do not stay
+    up."""
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
     if crashing is not None:
@@ -59,12 +60,12 @@ def bottleneck(job: JobStatus, crashing: Condition | None = None) -> BottleneckS
 
 
 def _full(job: JobStatus) -> bool:
-    """Nothing more fits into the budget."""
+    """Whether nothing more fits into the budget."""
     return job.credits.waiting and job.credits.outstanding_bytes >= _MUCH * job.credits.budget_bytes
 
 
 def _wait(trainer: TrainerStatus) -> float:
-    """One that learns between two phases waits for nothing, whatever it did before."""
+    """Return the trainer's share of waiting. A trainer that is fitting waits for nothing, whatever it did before."""
     return trainer.data_wait_ratio or 0.0 if trainer.fit is None else 0.0
 
 
@@ -87,7 +88,7 @@ def _unmade(job: JobStatus) -> BottleneckStatus | None:
 
 
 def _unreported(job: JobStatus) -> BottleneckStatus | None:
-    """Clips were made, and no trainer has said anything yet: they start, or nobody has started them."""
+    """Clips were made, but no trainer has reported yet: they are starting, or were never started."""
     silent = [trainer.name for trainer in job.trainers if not trainer.final]
     if any(trainer.purpose for trainer in job.trainers) or not silent or not any(pool.done for pool in job.pools):
         return None
@@ -97,7 +98,7 @@ def _unreported(job: JobStatus) -> BottleneckStatus | None:
 
 
 def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = "") -> BottleneckStatus:
-    """The trainer that has the most left to do. `effect`: what comes of it, as a clause."""
+    """Return the trainer that has the most left to do. `effect`: the consequence, as a clause."""
     done = {t.name: sum(phase.done.get(ids.trainer_consumer(t.name), 0) for phase in job.phases) for t in trainers}
     slowest = min(trainers, key=lambda trainer: done[trainer.name])
     behind = [trainer.name for trainer in job.trainers if trainer.waits_for == slowest.name]
@@ -111,7 +112,7 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
 
 
 def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
-    """Of jobs whose consumers do not say how long they wait."""
+    """For jobs whose consumers do not report how long they wait."""
     if any(pool.queue for pool in job.pools):
         return _supply(job, tuple(job.streams), "")
     if not job.credits.waiting:
@@ -123,7 +124,8 @@ def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
 
 
 def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckStatus:
-    """What makes the clips of these streams is too slow: who, and why. `effect`: what comes of it, as a clause."""
+    """The producers of these streams' clips are too slow: say which, and why. `effect`: the consequence, as a
+    clause."""
     cache, budget = job.cache, size(job.credits.budget_bytes)
     if cache is not None and cache.limit_bytes and cache.used_bytes >= _FULL * cache.limit_bytes:
         used = f"{size(cache.used_bytes)} of {size(cache.limit_bytes)} are used, and workers wait for room"

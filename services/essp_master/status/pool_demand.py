@@ -1,6 +1,6 @@
-"""What one job wants of the pools: all that their sizes are decided by, and nothing else.
+"""What one job demands of the pools: exactly the input of the decisions about their sizes.
 
-`essp_common/job/status.py` is for people, and may change with what they want to read; nothing is decided by it.
+`essp_common/job/status.py` is for users, and may change with what they want to read; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class TrainerDemand:
     stream: str
     model: str
     final: bool
-    """It is done."""
+    """Whether it is done."""
     clips_per_s: float | None
-    """None: not known yet."""
+    """None if not known yet."""
     data_wait_ratio: float | None
-    """Share of its time that it waited for clips; None: not known yet."""
+    """Share of its time for which it waited for clips; None if not known yet."""
     losses: tuple[float, ...]
-    """Validation losses, one for each epoch."""
+    """Validation losses, one per epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +36,27 @@ class PoolDemand:
 
     job: str
     created: datetime
-    """When it was started (last)."""
+    """When it was last started."""
     running: bool
-    """Workers have something to do for it. False: paused, or it waits for other jobs and has finished what it had."""
+    """Whether workers have something to do for it. False: it is paused, or it waits for other jobs and has finished its
+    work."""
     streams: Mapping[str, str]
     """Stream -> its feature."""
     epoch_clips: int
-    """Clips of one epoch of training; 0: it does not train."""
+    """Clips of one training epoch; 0 if the job does not train."""
     backlog: Mapping[str, int]
-    """`decoder` or stream -> clips that wait to be made, or are being made."""
+    """`decoder` or stream -> clips that wait or are being made."""
     done: Mapping[str, int]
     """Pool -> clips finished."""
     awaits: tuple[str, ...] = ()
-    """The pools that had no worker yet, of those that have to have one before its seeds go out."""
+    """The pools that still lack the worker that they must have before the seeds are issued."""
     out_of_credit: bool
-    """More could be issued if there were credit: consumers are the bottleneck."""
+    """Whether more could be issued with more credit: consumers are the bottleneck."""
     trainers: tuple[TrainerDemand, ...]
 
 
 def demand_of(job: Job) -> PoolDemand:
-    """What a job wants at this moment."""
+    """Return the present demand of a job."""
     ledger, found = job.ledger, job.run.preflight
     return PoolDemand(
         job=job.name,

@@ -1,4 +1,4 @@
-"""From a job to what people read of it (`essp_common/job/status.py`)."""
+"""Converts a job to what users read about it (`essp_common/job/status.py`)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ENDS = {
     Control.COMPLETE: JobState.COMPLETED,
     Control.FAIL: JobState.FAILED,
 }
-"""The commands after which a job has ended, and how."""
+"""The commands that end a job, with the resulting states."""
 
 
 def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
-    """All there is to know of a job at this moment."""
+    """Return the full status of a job at this moment."""
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
@@ -86,7 +86,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
 
 
 def _crashing(job: Job) -> Condition | None:
-    """The workers that this job needs and that do not stay up, if some do not."""
+    """Return the condition of workers that this job needs and that do not stay up, if there is one."""
     features = {stream.feature for stream in job.spec.streams.values()}
     needed = {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features)}
     for it in job.reporter.crashing if job.state is JobState.RUNNING else ():
@@ -96,7 +96,7 @@ def _crashing(job: Job) -> Condition | None:
 
 
 def curves_of(job: Job) -> list[status.TrainerCurve]:
-    """The course of its trainings, in the order of the job."""
+    """Return the curves of its trainings, in the order of the job."""
     return [
         status.TrainerCurve(trainer=name, points=training.curve.points)
         for name, training in job.activity.trainers.items()
@@ -104,9 +104,9 @@ def curves_of(job: Job) -> list[status.TrainerCurve]:
 
 
 def held_back(job: Job) -> dict[str, str]:
-    """Trainers that wait because they are as far ahead of the slowest one as they may be -> the slowest one.
+    """Return the trainers that wait because they are as far ahead of the slowest one as they may be -> the slowest one.
 
-    A trainer waits when less than a batch is left of what it was given.
+    A trainer waits if it has less than a batch left to train.
     """
     ledger, trainers = job.ledger, job.run.preflight.spec.trainers
     if job.state is not JobState.RUNNING or not ledger.holds_back:
@@ -119,7 +119,7 @@ def held_back(job: Job) -> dict[str, str]:
 
 
 def status_by_command(last: Control) -> status.JobStatus:
-    """A job that has ended, and of which nothing is known but its last command."""
+    """Return the status of an ended job about which only its last command is known."""
     try:
         spec = stored_spec(last.snapshot.spec_json, last.job)
     except ConfigError:
@@ -155,12 +155,12 @@ def status_by_command(last: Control) -> status.JobStatus:
 
 
 def without_events(past: status.JobStatus) -> status.JobStatus:
-    """The status of a job whose events are gone: a reader who waits for the last of them would wait for ever."""
+    """Return the status of a job whose events are gone: a reader that waits for the last event would wait forever."""
     return past.model_copy(update={"last_event": 0, "first_event": 0})
 
 
 def summary_of(job: Job, now_s: float) -> status.JobSummary:
-    """A job in a list."""
+    """Return a job's entry in a list."""
     progress = _progress(job, now_s)
     return status.JobSummary(
         name=job.name,
@@ -181,7 +181,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
 
 
 def summary_of_past(past: status.JobStatus) -> status.JobSummary:
-    """A job in a list that is past (`lifecycle/job_table.py`)."""
+    """Return a past job's entry in a list (`lifecycle/job_table.py`)."""
     return status.JobSummary(
         name=past.name,
         kind=past.kind,

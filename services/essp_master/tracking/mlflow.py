@@ -1,9 +1,9 @@
-"""`ESSP_MLFLOW=http://mlflow:5000`: a run for each training, in an experiment that has the name of the job.
+"""`ESSP_MLFLOW=http://mlflow:5000`: a run for each training, in an experiment named after the job.
 
-A training that goes on, also under another master, goes on in its run, which is found by its tags. Points that the run
-has already are left out, so a training that resumes adds none twice. A run that the server refuses, as one that was
-deleted there, is named in the log and passed over until it begins again; the others go on. A token or a password is
-given as MLflow wants it (`MLFLOW_TRACKING_TOKEN`, `MLFLOW_TRACKING_USERNAME`, ...).
+A training that continues, also under another master, continues in its run, which is found by its tags. Points that the
+run already has are left out, so a resuming training adds none twice. A run that the server refuses, such as one that
+was deleted there, is logged and skipped until it begins again; the others continue. Tokens and passwords are given as
+for MLflow (`MLFLOW_TRACKING_TOKEN`, `MLFLOW_TRACKING_USERNAME`, ...).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, Trac
 log = logging.getLogger(__name__)
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""Of one request."""
+"""Limits of one request."""
 _LONGEST_VALUE = 500
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # what fails is tried again anyway
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # it would tell its makers that it is used
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # failed requests are retried here anyway
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # do not report usage to its makers
 }
-"""Unless the environment says otherwise."""
+"""Unless the environment sets them."""
 _STATES = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED"}
 _MAY_END = (401, 403, 408, 429)
-"""Refusals that are not about what was sent, beside those of a server that fails."""
+"""Refusals that are not caused by the request, in addition to the server's own failures (5xx)."""
 _OUTPUT, _TRAINER = "essp.output", "essp.trainer"
 
 
@@ -48,10 +48,10 @@ class MLflow(Tracker):
         self._made: Any = None
         self._ids: dict[RunName, str] = {}
         self._begun: dict[RunName, Begin] = {}
-        """The last beginning of each run that was taken, or refused."""
+        """By run: its last beginning that was accepted or refused."""
         self._refused: set[RunName] = set()
         self._last: dict[tuple[RunName, str], int] = {}
-        """Clips of the last point that the server has."""
+        """The number of clips at the last point that the server has."""
 
     def write(self, items: Sequence[Item]) -> None:
         waiting: dict[RunName, list[Any]] = {}
@@ -70,24 +70,24 @@ class MLflow(Tracker):
         self._send(waiting, 1)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
     @property
     def _client(self) -> Any:
         if self._made is None:
-            from mlflow import MlflowClient  # takes a second
+            from mlflow import MlflowClient  # takes a second to import
 
             self._made = MlflowClient(self._uri)
         return self._made
 
     def _left(self, items: Sequence[Item]) -> list[Item]:
-        """Without what came before a beginning that was taken, or refused, when these were offered the last time."""
+        """Drop items before a beginning that was already accepted, or refused, when these items were last offered."""
         begun = {item.run: at for at, item in enumerate(items) if self._begun.get(item.run) is item}
         return [item for at, item in enumerate(items) if at > begun.get(item.run, -1)]
 
     def _offer(self, run: RunName, call: Callable[[], object]) -> None:
-        """Have the server take something of a run, unless it refused something of it before. Raises what may end by
-        itself."""
+        """Call the server for a run, unless it has refused something of this run before. Raises errors that may
+        pass."""
         if run in self._refused:
             return
         try:
@@ -99,12 +99,12 @@ class MLflow(Tracker):
             self._refused.add(run)
 
     def _send(self, waiting: dict[RunName, list[Any]], least: int) -> None:
-        """Send the points of each run that has so many."""
+        """Send the points of each run that has at least this many."""
         for run in [run for run, metrics in waiting.items() if len(metrics) >= least]:
             self._offer(run, partial(self._log, run, waiting.pop(run)))
 
     def _add(self, point: Point, waiting: dict[RunName, list[Any]]) -> None:
-        """Have a point wait, unless the server has it."""
+        """Queue a point, unless the server already has it."""
         from mlflow.entities import Metric
 
         if point.clips > self._last_of(point.run, point.tag):
@@ -126,7 +126,7 @@ class MLflow(Tracker):
         return self._last[run, tag]
 
     def _begin(self, begin: Begin) -> None:
-        """Go on in the run that the server has of this training, or make one."""
+        """Continue the server's run of this training, or create one."""
         from mlflow.entities import Param
 
         run = begin.run
@@ -147,7 +147,7 @@ class MLflow(Tracker):
 
 
 def _may_end(error: Exception) -> bool:
-    """Whether the server, or the way to it, is at fault, and not what was sent."""
+    """Whether the server or the connection is at fault, and not the request."""
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):

@@ -1,8 +1,8 @@
 """`ESSP_TENSORBOARD=/logs`: an event file for each training, in `/logs/<job>/<trainer>`, for `tensorboard --logdir`.
 
-Each process of a master writes a file of its own. Where points begin again, at the start of a process or when a
-training resumes, a mark tells TensorBoard to drop those from there on that it has read before (`SessionLog.START`). A
-training whose folder cannot be written to is named in the log and passed over until it begins again; the others go on.
+Each master process writes its own file. When points start over, because the process has started or a training has
+resumed, a session event (`SessionLog.START`) makes TensorBoard drop the earlier points from there. A training whose
+folder cannot be written is logged and skipped until it begins again; the others continue.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from essp_master.tracking.tracking import Item, Point, RunName, Tracker
 log = logging.getLogger(__name__)
 
 _VERSION = "brain.Event:2"
-"""Of the format; the first event of each file."""
+"""Version of the format; the first event of each file."""
 _MAY_END = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
-"""Errors that are of the disk or this process, and not of one folder."""
+"""Errors of the disk or of this process, not of one folder."""
 
 
 class TensorBoard(Tracker):
@@ -58,7 +58,7 @@ class TensorBoard(Tracker):
                     touched.add(item.run)
                 continue
             self._refused.discard(item.run)
-            if item.run in self._files:  # it is over, or begins once more
+            if item.run in self._files:  # the run is over, or begins again
                 self._files.pop(item.run).close()
                 touched.discard(item.run)
         for run in touched:
@@ -70,7 +70,7 @@ class TensorBoard(Tracker):
         self._files.clear()
 
     def _opened(self, run: RunName) -> bool:
-        """Whether a run has a file. Raises `OSError` where none can have one now."""
+        """Whether a run has a file. Raises `OSError` if no run could have one now."""
         if run not in self._files and run not in self._refused:
             try:
                 self._files[run] = _EventFile(self._folder / run.job / run.trainer)
@@ -85,17 +85,17 @@ class TensorBoard(Tracker):
 
 
 class _EventFile:
-    """One file. Points that were written already are left out."""
+    """One event file. Skips points that were already written."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter  # loads NumPy and more, for this alone
+        from tensorboard.summary.writer.record_writer import RecordWriter  # imported only here: it loads NumPy and more
 
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 1000}.{os.uname().nodename}.{os.getpid()}.essp"
         self._file: BinaryIO = open(folder / name, "xb")  # noqa: SIM115  closed by `close`
         self._writer = RecordWriter(self._file)
         self._last: dict[str, int] = {}
-        """Tag -> clips of its last point."""
+        """Tag -> clips at its last point."""
         self._event(time.time(), file_version=_VERSION)
 
     def add(self, point: Point) -> None:

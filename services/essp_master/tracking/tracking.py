@@ -1,12 +1,12 @@
-"""Passes the figures of trainings on to trackers, and never makes a job wait for them.
+"""Passes the metrics of trainings on to trackers, and never makes a job wait for them.
 
-Each tracker has a queue and a thread. What a tracker cannot take is offered again, ever less often; when too many
-points wait, new ones are left out, which the log says, but never the beginning or the end of a run. At the end it has a
-few seconds for the rest.
+Each tracker has a queue and a thread. Items that a tracker cannot take are offered again after growing pauses. If too
+many points wait, new ones are dropped, which is logged; the beginning and the end of a run are never dropped. At the
+end, a tracker has a few seconds for the rest.
 
-A point stands at the number of clips trained by then, over all epochs: so trainings with other batches, and other
-trainers of a job, can be compared. A training that resumes goes on in its run. Its points after the checkpoint come
-again and take the place of those before.
+The x-axis of a point is the number of clips trained by then, over all epochs, so that trainings with other batch sizes,
+and other trainers of a job, can be compared. A resuming training continues in its run; its points after the checkpoint
+are sent again and replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from essp_common.runtime.threads import guarded
 log = logging.getLogger(__name__)
 
 QUEUED = 10_000
-"""Points that a tracker may be behind."""
+"""How many points a tracker may be behind."""
 _AT_ONCE = 500
 _LAST_S = 5.0
-"""Time for what is left at the end."""
+"""Time for the remaining items at the end."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _PURPOSES = {TRAIN: "epoch", VALIDATION: "validation", TEST: "test"}
-"""What the figures of a whole phase are called; `train` are those within an epoch."""
+"""Names of the metrics of whole phases; `train` is for those within an epoch."""
 
 
 class RunName(NamedTuple):
@@ -42,7 +42,7 @@ class RunName(NamedTuple):
     job: str
     trainer: str
     output: str
-    """URI of the job's."""
+    """URI of the job's output."""
 
 
 class Begin(NamedTuple):
@@ -52,20 +52,20 @@ class Begin(NamedTuple):
     facts: Mapping[str, str]
     """Settings of the training."""
     anew: bool
-    """False: it goes on."""
+    """False: it continues."""
 
 
 class Point(NamedTuple):
-    """One figure."""
+    """One value of a metric."""
 
     run: RunName
     tag: str
-    """As in `train/loss`, `validation/top1`."""
+    """For example `train/loss`, `validation/top1`."""
     clips: int
-    """Trained until then."""
+    """Number of clips trained by then."""
     value: float
     time_s: float
-    """Since 1970."""
+    """Seconds since 1970."""
 
 
 class End(NamedTuple):
@@ -84,24 +84,24 @@ class Tracker(Protocol):
     name: str
 
     def write(self, items: Sequence[Item]) -> None:
-        """Write all of them, or raise any exception: then they are offered again, from the first on. What will never be
-        taken is to be passed over, since all others wait behind it."""
+        """Write all items, or raise any exception: then they are offered again from the first. Items that will never be
+        accepted must be skipped, since all others wait behind them."""
 
     def close(self) -> None:
-        """Give files and connections back."""
+        """Close files and connections."""
 
 
 class Tracking:
-    """The trackers of a master. `follow` and `ended` are for its thread."""
+    """The trackers of a master. `follow` and `ended` are called by its thread."""
 
     def __init__(self, trackers: Sequence[Tracker], clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._senders = [_Sender(tracker) for tracker in trackers]
 
     def follow(self, spec: JobSpec, epoch_clips: int, resumed: Collection[str]) -> Callable[[Progress], None] | None:
-        """What takes the reports of a job; None where nobody wants them.
+        """Return a function that takes the reports of a job; None if there is no tracker.
 
-        `epoch_clips`: of an epoch of training. `resumed`: trainers that go on where they were.
+        `epoch_clips`: clips of a training epoch. `resumed`: trainers that continue.
         """
         if not self._senders:
             return None
@@ -123,7 +123,7 @@ class Tracking:
                 sender.offer(End(run_name(spec, trainer), state))
 
     def close(self) -> None:
-        """Write what is left, as far as that takes few seconds. Idempotent."""
+        """Write the remaining items, within a few seconds. Idempotent."""
         for sender in self._senders:
             sender.close()
 
@@ -162,7 +162,7 @@ class _Sender:
             try:
                 if items:
                     self.tracker.write(items)
-            except Exception as error:  # noqa: BLE001  of foreign code, which must not end the thread
+            except Exception as error:  # noqa: BLE001  foreign code, which must not end the thread
                 log.warning("%s: points of trainings cannot be written: %s", self.tracker.name, error)
                 if last:
                     break
@@ -173,7 +173,7 @@ class _Sender:
         self.tracker.close()
 
     def _next(self) -> list[Item]:
-        """What there is, after a moment without anything: nothing."""
+        """Return the queued items; empty if none arrives within a moment."""
         items: list[Item] = []
         try:
             items.append(self._items.get(timeout=0.05 if self._closing.is_set() else 0.5))
@@ -185,12 +185,12 @@ class _Sender:
 
 
 def run_name(spec: JobSpec, trainer: str) -> RunName:
-    """The run of a trainer."""
+    """Return the run of a trainer."""
     return RunName(spec.name, trainer, spec.output)
 
 
 def points_of(progress: Progress, spec: JobSpec, epoch_clips: int, now_s: float) -> Iterator[Point]:
-    """The figures of a report; none of other messages."""
+    """Yield the points of a report; other messages have none."""
     match progress.WhichOneof("event"):
         case "step":
             step = progress.step
@@ -224,7 +224,7 @@ def _of_phase(report: PhaseReport) -> dict[str, float]:
 
 
 def facts_of(spec: JobSpec, trainer: str) -> dict[str, str]:
-    """The settings of a trainer and its stream, flat: `optimizer.lr` -> `0.01`."""
+    """Return the settings of a trainer and its stream, flattened: `optimizer.lr` -> `0.01`."""
     asked = spec.trainers[trainer]
     stream = spec.streams[asked.stream]
     whole = {"trainer": asked.model_dump(mode="json"), "stream": stream.model_dump(mode="json")}

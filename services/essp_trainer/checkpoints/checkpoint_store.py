@@ -1,11 +1,12 @@
 """The files of a training in the job's output: checkpoints, scores of its evaluations, history.
 
-A checkpoint is copied between two batches and, on a CPU, beside the next one until its update (`snapshot`), and packed
-and written later, while training continues (`save`). Both use the same memory, so one snapshot is saved before the next
-one is taken.
+A checkpoint is copied between two batches and, on a CPU, partly during the next one, until its update (`snapshot`). It
+is packed and written later, while training continues (`save`). Both use the same memory, so one snapshot is saved
+before the next one is taken.
 
-Scores that the store does not take are kept in memory and written before the next checkpoint of what came after them: a
-training that resumed from that one would not make them again. So is the history before the final one.
+Scores that the store does not accept are kept in memory and written before the next checkpoint of a later phase: a
+training that resumed from that checkpoint would not compute them again. The same applies to the history before the
+final checkpoint.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from essp_trainer.model.port import Trainable
 log = logging.getLogger(__name__)
 
 _OF_ALL_EPOCHS = ("embed", "test")
-"""Phases that come once, when all epochs are done."""
+"""Phases that occur once, after all epochs."""
 
 
 @dataclass
@@ -64,46 +65,47 @@ class TrainingState:
 
     position: Position = field(default_factory=lambda: Position(0, 0))
     epoch: int = 0
-    """The epoch of the last clip trained."""
+    """The epoch of the last trained clip."""
     digest: int = 0
-    """Digest of the clips before `position` that this rank has seen; see `essp_engine/planning/digest.py`."""
+    """Digest of the clips before `position` that this rank has processed; see `essp_engine/planning/digest.py`."""
     best: Best | None = None
     history: list[PhaseRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
     """Sums of the phase in progress at `position`."""
     approximate: tuple[int, ...] = ()
-    """Steps of the rounded checkpoints that it resumed from."""
+    """Steps of the rounded checkpoints from which the training has resumed."""
     origin: Origin | None = None
-    """The weights that it began with."""
+    """The weights with which it began."""
     changes: tuple[TakenChange, ...] = ()
-    """Of the running job, that it trains with."""
+    """Changes of the running job that the training has applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A training at one moment, to be written in the background. Its tensors are copied into memory that is kept."""
+    """A training at one moment, to be written in the background. Its tensors are copies, in memory that is kept."""
 
     manifest: Manifest
     packings: dict[str, Packing]
-    """How each file is to be written."""
+    """How to write each file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unwritten:
-    """A file that the store has not taken yet."""
+    """A file that the store has not accepted yet."""
 
     data: bytes
     phase: int
-    """Where it was made. A training that resumes from a checkpoint of a later phase does not make it again."""
+    """The phase in which it was made. A training that resumes from a checkpoint of a later phase does not make it
+    again."""
 
 
 class CheckpointStore:
-    """Reads one training's folder; rank 0 owns the training (`claim`), and writes."""
+    """Reads one training's folder; rank 0 owns the training (`claim`) and writes."""
 
     def __init__(self, store: ObjectStore, assignment: Assignment, burst: Burst | None = None) -> None:
-        """`burst`: where checkpoints go first; None: they go to the store at once."""
+        """`burst`: where checkpoints are written first; None: directly to the store."""
         self.passed_by = ""
-        """Why checkpoints do not go through the burst buffer, as was met first; empty: nothing was met."""
+        """The first reason why a checkpoint bypassed the burst buffer; empty if none did."""
         self._store = store
         self._assignment = assignment
         self._burst = burst
@@ -111,24 +113,24 @@ class CheckpointStore:
         self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
         self._staging: Staging | None = None
         self._unwritten: dict[str, _Unwritten] = {}
-        """By key: scores and the history. Threads of `save_queue.py` write them, too."""
+        """By key: scores and the history. The threads of `save_queue.py` write them, too."""
 
     def close(self) -> None:
-        """Give back the memory of copies, and the place in the burst buffer. Idempotent."""
+        """Free the memory of copies, and the training's folder in the burst buffer. Idempotent."""
         self._packing.close()
         if self._staging is not None:
             self._staging.close()
             self._staging = None
 
     def claim(self, writer: str) -> Found:
-        """Own the training from now on; what it resumes from. `writer`: the name of this process.
+        """Take ownership of the training. Returns what to resume from. `writer`: the name of this process.
 
-        Raises `ConfigError` if its checkpoint is of another training with the same name, `Fenced` if a process of a
-        later run of the job owns it.
+        Raises `ConfigError` if its checkpoint belongs to another training with the same name, and `Fenced` if a process
+        of a later run of the job owns it.
         """
         trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
         if (newest := checkpoint.latest_name(self._store, trainer)) is not None:
-            with suppress(BadCheckpoint):  # then an older one may be found below
+            with suppress(BadCheckpoint):  # an older checkpoint may be found below
                 self._refuse_other(checkpoint.read_named(self._store, trainer, newest))
         self._open_staging()
         self._writer = checkpoint_writer.claim(self._store, trainer, fence, writer, epochs, self._staging)
@@ -138,16 +140,17 @@ class CheckpointStore:
         return self._writer.found
 
     def check_owner(self) -> None:
-        """Raises `Fenced` if another process owns the training now. Only rank 0 knows."""
+        """Raise `Fenced` if another process owns the training now. Only rank 0 can tell."""
         if self._writer is not None:
             self._writer.check()
 
     def lost_until(self, found: Found) -> Position | None:
-        """Position of a later, damaged checkpoint, instead of which training resumes from an older one; None: none."""
+        """Return the position of a later, damaged checkpoint, if training resumes from an older one instead; else
+        None."""
         return self._assignment.position_after(found.lost_until) if found.lost_until else None
 
     def state_of(self, manifest: Manifest) -> TrainingState:
-        """The progress that a checkpoint holds."""
+        """Return the progress in a checkpoint."""
         return TrainingState(
             position=manifest.position,
             epoch=manifest.epoch,
@@ -161,17 +164,17 @@ class CheckpointStore:
         )
 
     def load(self, manifest: Manifest, training: Trainable) -> None:
-        """Load weights, the state of the training and the update counter of a checkpoint into `training`."""
+        """Load weights, optimizer state and the update counter of a checkpoint into `training`."""
         held = checkpoint.load_arrays(self._store, manifest, list(training.files()))
         training.load({name: as_tensors(arrays) for name, arrays in held.items()}, manifest.updates)
 
     def best_model(self, best: Best) -> AnyClassifier:
-        """The model with the best validation."""
+        """Return the model with the best validation."""
         found = checkpoint.read(self._store, self._assignment.trainer, best.step)
         return restore(self._store, found, self._assignment.code)
 
     def prepare(self, training: Trainable) -> None:
-        """Have ready what the first snapshot needs, so that no step waits for it. Only on rank 0."""
+        """Allocate what the first snapshot needs, so that no step waits for it. Only on rank 0."""
         if self._writer is None:
             return
         try:
@@ -180,9 +183,9 @@ class CheckpointStore:
             log.warning("trainer %s: the first checkpoint is not prepared: %s", self._assignment.trainer, error)
 
     def snapshot(self, training: Trainable, state: TrainingState) -> Snapshot:
-        """Copy the training between two batches; the last snapshot has to be saved by then.
+        """Copy the training between two batches. The previous snapshot must have been saved.
 
-        `training` waits for the copy before its next update. Raises `Unavailable` if there is no memory for it.
+        `training` waits for the copy before its next update. Raises `Unavailable` if there is not enough memory.
         """
         step = self._assignment.clips_before(state.position)
         manifest = self._manifest(step, training.updates, training, state)
@@ -191,7 +194,7 @@ class CheckpointStore:
         return snapshot
 
     def final_snapshot(self, training: Trainable, state: TrainingState) -> Snapshot:
-        """The final state: the weights with the best validation, and the keys of their scores."""
+        """Copy the final state: the weights with the best validation, and the keys of their scores."""
         epoch, updates = state.epoch, training.updates
         weights: Tensors = training.evaluated.state_dict()
         if state.best is not None:
@@ -205,17 +208,18 @@ class CheckpointStore:
         return self._copied(manifest, {MODEL_FILE: weights}, ())
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint_writer.CheckpointWriter` does."""
+        """Write scores that were kept back, then a checkpoint (see `artifacts.checkpoint_writer.CheckpointWriter`)."""
         saved = self._packed(snapshot, self._save)
-        if self._staging is not None:  # whatever it still holds is older
+        if self._staging is not None:  # everything in the buffer is older
             self._staging.clear()
         return saved
 
     def stage(self, snapshot: Snapshot) -> Manifest | None:
-        """Write a checkpoint to the burst buffer, from which `copy` takes it; None: it has to be saved.
+        """Write a checkpoint to the burst buffer, from which `copy` takes it. Returns None if it must be saved
+        directly.
 
-        There is no buffer, or it has no room, or it fails, which is said once; or there are scores to be written before
-        it.
+        That is the case if there is no buffer, if it has no room or fails (reported once), or if scores must be written
+        first.
         """
         if self._staging is None or self._needed_by(snapshot.manifest):
             return None
@@ -228,7 +232,7 @@ class CheckpointStore:
         return staged
 
     def copy(self, staged: Manifest) -> Manifest | None:
-        """Write a staged checkpoint to the store, as `save` does; None: a newer one that is staged has replaced it."""
+        """Write a staged checkpoint to the store, like `save`. Returns None if a newer staged one has replaced it."""
         if self._staging is None:
             raise RuntimeError("nothing is staged without a burst buffer")
         begun_s = time.monotonic()
@@ -242,31 +246,32 @@ class CheckpointStore:
 
     @property
     def keeps_scores(self) -> bool:
-        """Whether there are scores that the store has not taken yet."""
+        """Whether there are scores that the store has not accepted yet."""
         return any(kept.phase < self._assignment.end.phase_index for kept in list(self._unwritten.values()))
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
-        """Write the scores of an evaluation phase, without features, which the output does not hold.
+        """Write the scores of an evaluation phase, without features, which are not part of the output.
 
-        Raises `Fenced` if another process owns the training, or what the store says; then they are kept until the next
-        checkpoint.
+        Raises `Fenced` if another process owns the training, or the store's error; then the scores are kept until the
+        next checkpoint.
         """
         alone = scores.packed(dataclasses.replace(table, features=None))
         phase = self._assignment.phases.index(plan)
         self._write(self._score_key(purpose_name(plan.purpose), plan.epoch), _Unwritten(alone, phase))
 
     def write_history(self, state: TrainingState) -> None:
-        """Write the figures of every phase so far, for people and reports. Raises and keeps as `write_scores` does."""
+        """Write the metrics of every phase so far, for users and reports. Raises and keeps the file as `write_scores`
+        does."""
         records = [record.model_dump() for record in state.history]
         history = _Unwritten(json.dumps(records, indent=1).encode(), self._assignment.end.phase_index)
         self._write(layout.history(self._assignment.trainer), history)
 
     def uri(self, manifest: Manifest) -> str:
-        """URI of a checkpoint's manifest."""
+        """Return the URI of a checkpoint's manifest."""
         return self._store.uri(manifest.key)
 
     def message(self, manifest: Manifest) -> CheckpointReady:
-        """What the master is told of a checkpoint."""
+        """Return the message that announces a checkpoint to the master."""
         return manifest.message(self._store)
 
     def _copied(self, manifest: Manifest, files: Mapping[str, Tensors], moving: Moving) -> Snapshot:
@@ -279,7 +284,7 @@ class CheckpointStore:
         return Snapshot(manifest, packings)
 
     def _is_rounded(self, file: str, manifest: Manifest) -> bool:
-        """Whether this file of a checkpoint is to be rounded, where the job asks for that."""
+        """Whether this file of a checkpoint should be rounded, if the job asks for rounding."""
         asked = self._assignment.training.checkpoint
         if file == OPTIMIZER_FILE:
             return asked.optimizer == "quantized"
@@ -288,14 +293,14 @@ class CheckpointStore:
         return not (manifest.final or self._may_be_best(manifest.position))
 
     def _may_be_best(self, position: Position) -> bool:
-        """Whether the next phase scores the weights at this position."""
+        """Whether the next phase evaluates the weights at this position."""
         phases = self._assignment.phases
         return position.phase_index < len(phases) and phases[position.phase_index].purpose == VALIDATION
 
     def _packed(self, snapshot: Snapshot, write: Callable[[Manifest, Data], Manifest]) -> Manifest:
-        """Have the files of a snapshot written.
+        """Write the files of a snapshot with `write`.
 
-        Where there is a burst buffer, none is a difference to another: the one before may never reach the store.
+        With a burst buffer, no file is a difference to an earlier checkpoint, which may never reach the store.
         """
         manifest = self._owner.named(snapshot.manifest)
         alone = manifest.final or self._staging is not None
@@ -324,7 +329,7 @@ class CheckpointStore:
         self._unwritten.pop(key, None)
 
     def _needed_by(self, manifest: Manifest) -> dict[str, _Unwritten]:
-        """What has to be written before a checkpoint, by key."""
+        """Return the files that must be written before a checkpoint, by key."""
         kept = dict(self._unwritten)
         reached = manifest.position.phase_index
         return {key: file for key, file in kept.items() if manifest.final or file.phase < reached}
@@ -337,8 +342,8 @@ class CheckpointStore:
         return saved
 
     def _open_staging(self) -> None:
-        """Have the place of this training in the burst buffer, if there is one that can be had."""
-        if self._burst is None or self._staging is not None:  # a claim that failed may have opened it
+        """Open the training's folder in the burst buffer, if there is one."""
+        if self._burst is None or self._staging is not None:  # a failed claim may already have opened it
             return
         assignment = self._assignment
         try:
@@ -347,7 +352,7 @@ class CheckpointStore:
             self._pass_by(error)
 
     def _begin_staging(self, process: str) -> None:
-        """`process`: that owns the training; empty: the training is finished."""
+        """`process`: the one that owns the training; empty: the training is finished."""
         if self._staging is None:
             return
         try:
@@ -407,7 +412,8 @@ class CheckpointStore:
         return keys
 
     def _score_key(self, purpose: str, epoch: int) -> str:
-        if purpose in _OF_ALL_EPOCHS:  # more epochs do not overwrite what the weights after fewer came to
+        # after an extension, results of the weights after fewer epochs must not be overwritten
+        if purpose in _OF_ALL_EPOCHS:
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
 
@@ -419,7 +425,7 @@ def _packing_of(asked: CheckpointSpec) -> StatePacking:
 
 
 def _packing(asked: CheckpointSpec, rounded: bool) -> Packing:
-    """What is not finite stays as it is: a training that goes wrong is not left without checkpoints as well."""
+    """Non-finite values stay exact: a training that diverges should not also lose its checkpoints."""
     return Packing(
         bits=asked.bits if rounded else 0,
         scope=asked.scope,

@@ -4,14 +4,15 @@
     training continues    ... until its next update: waits for the copy            │
     between two batches:  settle ◀── every rank learns the result and commits its messages
 
-Rank 0 writes; every rank then commits the messages of those of its clips that the checkpoint holds. Until then they
-stay uncommitted, so that they are delivered again if the training dies. A checkpoint counts once it is durable in the
-job's store. Where there is a burst buffer, a second one may begin while the first is copied; otherwise it waits for it.
+Rank 0 writes; then every rank commits the messages of its own clips that the checkpoint covers. Until then they stay
+uncommitted, so that they are delivered again if the training dies. A checkpoint counts once it is durable in the job's
+store. With a burst buffer, a second one may begin while the first is being copied; otherwise it waits for it.
 
 A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
 to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. It
-begins with scores that could not be written (`checkpoint_store.py`). Only the final one is required, and that of an
-early stop: if it cannot be saved for `final_save_timeout_s`, the training fails and says why.
+begins with scores that could not be written before (`checkpoint_store.py`). Only the final checkpoint, and the one at
+an early stop, are required: if such a checkpoint cannot be saved for `final_save_timeout_s`, the training fails with
+the reason.
 """
 
 from __future__ import annotations
@@ -52,32 +53,32 @@ class Unsaved(TransientError):
 
 
 class CannotSave(PermanentError):
-    """A checkpoint could not be written without which the training cannot go on."""
+    """A checkpoint that the training needs in order to continue could not be written."""
 
     kind = "storage"
 
 
 @dataclass(frozen=True, slots=True)
 class SavePolicy:
-    """How failing saves are dealt with."""
+    """How to deal with failing saves."""
 
     retry_s: float
-    """How long to train on before the next attempt."""
+    """How long to continue training before the next attempt."""
     final_timeout_s: float
     """How long to try to save the final checkpoint."""
 
 
 class _Outcome(BaseModel):
-    """What became of checkpoints, as rank 0 tells it."""
+    """The outcome of checkpoints, as rank 0 announces it to all ranks."""
 
     model_config = ConfigDict(frozen=True)
 
     manifest: Manifest | None
-    """The newest one that became durable."""
+    """The newest checkpoint that became durable."""
     failing: bool = False
     """Whether the last one failed."""
     under_way: bool = False
-    """Whether others are on their way."""
+    """Whether others are still being written."""
 
 
 class Checkpointer:
@@ -108,18 +109,19 @@ class Checkpointer:
         self._reported = ""
         """The last trouble that was reported to the master."""
         self._passed_by = ""
-        """What was reported of the burst buffer."""
+        """The burst buffer's trouble that was reported."""
         self._uncommitted: list[tuple[Position, Record]] = []
-        """Where each clip since the last checkpoint lies, and its message, which is bare: there may be millions."""
+        """Position and bare message of each clip since the last checkpoint; bare, since there may be millions."""
         self._in_progress: Position | None = None
-        """Position of the newest checkpoint, while it or an older one is on its way; on every rank."""
+        """Position of the newest checkpoint while it or an older one is being written; on every rank."""
         self._saves = Saves(checkpoint_store)
         """On rank 0."""
-        for outcome in ("staged", "durable", "failed"):  # from 0 on: who looks for an increase sees the first one, too
+        # start at 0, so that a query for an increase sees the first one, too
+        for outcome in ("staged", "durable", "failed"):
             CHECKPOINTS.labels(outcome)
 
     def defer_commit(self, items: Sequence[Delivery]) -> None:
-        """Keep the messages of these clips until a checkpoint holds what was learned from them."""
+        """Keep the messages of these clips until a checkpoint covers what was learned from them."""
         self._uncommitted += [(Position(item.phase_index, item.clip.index), item.record.bare) for item in items]
 
     def saved_at(self, position: Position) -> bool:
@@ -135,19 +137,21 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """Whether a save failed and it is time to retry. Each rank has its own answer; only that of rank 0 counts."""
+        """Whether a save failed and it is time to retry. Ranks may disagree; only rank 0's answer counts."""
         failing = self.failing or self._checkpoint_store.keeps_scores
         return failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:
-        """Whether a checkpoint is durable, or failed, so that there is something to `settle`. Only on rank 0."""
+        """Whether a checkpoint has become durable or failed, so that there is something to `settle`. Only on rank 0."""
         return self._saves.over
 
     def begin(self, training: Trainable, state: TrainingState) -> None:
-        """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
+        """Begin to write a checkpoint of the present state, unless it already exists. All ranks together."""
         if self._in_progress == state.position:
             return
+        # Only one snapshot fits into memory. Rank 0 waits for it to be free; the other ranks wait in `settle` for rank
+        # 0.
         if self._in_progress is not None:
             self._saves.wait_for_memory()
             self.settle()
@@ -165,12 +169,12 @@ class Checkpointer:
             self._saves.begin(snapshot)
 
     def settle(self) -> None:
-        """Apply on every rank what the checkpoints came to that are over. All ranks together."""
+        """Apply the outcome of finished checkpoints on every rank. All ranks together."""
         if self._in_progress is not None:
             self._apply(self._outcome)
 
     def save(self, training: Trainable, state: TrainingState) -> bool:
-        """Write a checkpoint of the present state and wait. Returns False if that failed. All ranks together."""
+        """Write a checkpoint of the present state and wait for it. Returns False if that failed. All ranks together."""
         self.begin(training, state)
         self._settle_all()
         return self.saved_at(state.position)
@@ -180,12 +184,11 @@ class Checkpointer:
         self._require("final checkpoint", lambda all: self._checkpoint_store.final_snapshot(training, all), state)
 
     def save_last(self, training: Trainable, state: TrainingState) -> None:
-        """Write the checkpoint of a training that has stopped early, which cannot go on without it. Raises
-        `CannotSave`. All ranks together."""
+        """Write the checkpoint that a training needs after an early stop. Raises `CannotSave`. All ranks together."""
         self._require("checkpoint of an early stop", lambda all: self._checkpoint_store.snapshot(training, all), state)
 
     def _require(self, what: str, snapshot: Callable[[TrainingState], Snapshot], state: TrainingState) -> None:
-        """Write a checkpoint, and try for long."""
+        """Write a required checkpoint, retrying up to the timeout."""
         self._settle_all()
         deadline = self._clock() + self._policy.final_timeout_s
         state = self._of_all_ranks(state)
@@ -195,12 +198,12 @@ class Checkpointer:
                 taken = snapshot(state)
                 try:
                     return self._checkpoint_store.save(taken)
-                except BadCheckpoint as error:  # the store gave back other bytes than it was given
+                except BadCheckpoint as error:  # the store returned other bytes than it was given
                     raise Unavailable(str(error)) from error
             except TransientError as error:
                 self._failed(error)
                 raise
-            except ConfigError as error:  # a right, or a disk that is read-only: people may repair it meanwhile
+            except ConfigError as error:  # a missing permission or a read-only disk: users may repair it meanwhile
                 self._failed(error)
                 raise Unavailable(str(error)) from error
 
@@ -219,7 +222,7 @@ class Checkpointer:
         self._apply(save_in_time)
 
     def attempt(self, what: str, write: Callable[[], None]) -> None:
-        """Write what is kept and tried again if the store does not take it. Raises `Fenced`. Only on rank 0."""
+        """Write something that is kept and retried if the store does not accept it. Raises `Fenced`. Only on rank 0."""
         try:
             write()
         except Fenced:
@@ -228,22 +231,22 @@ class Checkpointer:
             self._trouble(error, what)
 
     def close(self) -> None:
-        """Wait for the checkpoints that are being written; a partial one is never taken for whole. Idempotent."""
+        """Wait for the checkpoints that are being written; a partial one is never taken for complete. Idempotent."""
         self._saves.close()
 
     def _settle_all(self) -> None:
-        """Wait until no checkpoint is on its way, and apply what they came to. All ranks together."""
+        """Wait until no checkpoint is being written, and apply the outcomes. All ranks together."""
         self._saves.wait()
         self.settle()
 
     def _of_all_ranks(self, state: TrainingState) -> TrainingState:
-        """The state with the digest of the clips of all ranks instead of this one's, when all have released theirs."""
+        """Return the state with the joint digest of all ranks' clips, after all ranks have released theirs."""
         self._releases.settle()
         parts = self._ranks.all_gather(as_text(state.digest).encode())
         return replace(state, digest=joined(from_text(part.decode()) for part in parts))
 
     def _outcome(self) -> _Outcome:
-        """What those checkpoints came to that are over. On rank 0."""
+        """Return the outcome of finished checkpoints. On rank 0."""
         saved = self._saves.take()
         if saved.error is not None:
             self._failed(saved.error)
@@ -251,7 +254,8 @@ class Checkpointer:
         return _Outcome(manifest=saved.manifest, failing=failing, under_way=self._saves.under_way)
 
     def _apply(self, make: Callable[[], _Outcome]) -> None:
-        """Let rank 0 say what became of checkpoints, tell every rank, and commit."""
+        """Let rank 0 determine the outcome of checkpoints, announce it to every rank, and commit."""
+        # Synchronisation point: the broadcast makes all ranks wait for rank 0 and continue with the same outcome.
         document = b""
         if self._ranks.is_rank_zero:
             document = make().model_dump_json().encode()
@@ -268,6 +272,7 @@ class Checkpointer:
             self._reported = self._reported if self.failing else ""
             self._announce(self.saved)
         failpoint("trainer.announced")
+        # Only now: the checkpoint is durable and announced, so these messages need no redelivery.
         self._commit(self.saved.position)
         failpoint("trainer.committed")
 
@@ -276,12 +281,12 @@ class Checkpointer:
         retry_transient(lambda: self._reporter.checkpoint(ready), self._leaving)
 
     def _commit(self, position: Position) -> None:
-        """Commit the messages of the clips that a checkpoint at `position` holds."""
+        """Commit the messages of the clips that a checkpoint at `position` covers."""
         self._releases.commit(record for at, record in self._uncommitted if at < position)
         self._uncommitted = [(at, record) for at, record in self._uncommitted if at >= position]
 
     def _tell_of_burst_buffer(self) -> None:
-        """Tell the master, once, that checkpoints do not go through it."""
+        """Report once to the master that checkpoints bypass the burst buffer."""
         if self._passed_by == (reason := self._checkpoint_store.passed_by):
             return
         self._passed_by = reason
@@ -299,7 +304,7 @@ class Checkpointer:
         log.error("%s", reason)
         if reason != self._reported:
             self._reported = reason
-            with suppress(TransientError):  # it is in the log; training does not wait for the bus
+            with suppress(TransientError):  # it is in the log, and training does not wait for the bus
                 self._reporter.trouble(reason, unsaved=True)
 
 

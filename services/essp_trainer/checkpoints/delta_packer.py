@@ -1,16 +1,16 @@
-"""Makes the files of a checkpoint from the state of a training: rounded, compressed, or as differences.
+"""Builds the files of a checkpoint from the state of a training: rounded, compressed, or as differences.
 
     save     1      2      3      4      5 ...        with `exact_every: 4`
     base     itself 1      1      1      itself
 
-A checkpoint to which others are differences, their base, stands alone: none of its files is a difference. So a file
-needs at most one other. There is a new base after so many saves, and as soon as the difference of a file that was
-worth it is so no more. A file whose first difference is not worth it (momentum, which each step changes as a whole) is
-written as it is until the next base. A file that is rounded is no difference, and none is one to it.
+Files may be differences to a base: a checkpoint that is complete in itself and contains no differences. So a file needs
+at most one other file. A new base follows after `exact_every` saves, or as soon as the difference of a file that used
+to pay off no longer does. A file whose first difference does not pay off (such as momentum, which each step changes
+completely) is written in full until the next base. A rounded file is never a difference, nor the base of one.
 
-The arrays of the base are kept here. A save counts as base only when it was completed: what failed is nowhere. A new
-process knows none, so that its first save stands alone. This needs NumPy and zstandard alone: it may run in a process
-of its own.
+The arrays of the base are kept here. A save becomes a base only once it has been completed: a failed one was not
+stored. A new process has no base, so its first save stands alone. This needs only NumPy and zstandard, so it can run in
+a separate process.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.tensors.packed import Array, Base, Packing, pack
 
 _WORTH = 0.95
-"""Of the bytes of the base's file; a difference that saves less is not worth reading two files."""
+"""Share of the size of the base's file; a difference that saves less does not pay for reading two files."""
 
 Arrays = Mapping[str, Array]
 
 
 class BaseFile(NamedTuple):
-    """The file to which one is a difference."""
+    """The file that another file is a difference to."""
 
     checkpoint: str
     size_bytes: int
@@ -49,22 +49,22 @@ class PackedFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str, data: bytes, base: BaseFile | None = None) -> PackedFile:
-        """With its hash."""
+        """Create a file with its hash."""
         return cls(name, data, hashlib.sha256(data).hexdigest(), base)
 
 
 @dataclass
 class _Base:
-    """A checkpoint that stands alone, with what it held."""
+    """A checkpoint that stands alone, with its contents."""
 
     checkpoint: str
     arrays: dict[str, Arrays] = field(default_factory=dict)
-    """File -> copies of its arrays; without those files whose differences are not worth it."""
+    """File -> copies of its arrays; without the files whose differences do not pay off."""
     files: dict[str, BaseFile] = field(default_factory=dict)
     worthy: set[str] = field(default_factory=set)
-    """Files that had differences that were worth it."""
+    """Files whose differences have paid off."""
     saves: int = 1
-    """Completed ones, with its own."""
+    """Number of completed saves, including its own."""
 
 
 class Packer:
@@ -75,17 +75,19 @@ class Packer:
         self._exact_every = exact_every
         self._base: _Base | None = None
         self._next: _Base | None = None
-        """What is the base if the save is completed."""
+        """The base if the current save is completed."""
 
     def pack(
         self, checkpoint: str, files: Mapping[str, Arrays], packings: Mapping[str, Packing], alone: bool = False
     ) -> list[PackedFile]:
-        """The files of a checkpoint of this name. `alone`: no differences, and none to it: nothing follows it.
+        """Return the files of a checkpoint with this name. `alone`: the checkpoint uses no differences and will not be
+        a base, because nothing follows it. `packings`: one per file, also for files without arrays. Afterwards call
+        `settle`, or this again.
 
-        `packings`: of each file, also of those that have no arrays. Then call `settle`, or this once more. Raises
-        `PermanentError` for what cannot be packed.
+        Raises `PermanentError` for arrays that cannot be packed.
         """
-        files = {name: files.get(name, {}) for name in packings}  # of a file without arrays, a child is told nothing
+        # a child process is not told about files without arrays
+        files = {name: files.get(name, {}) for name in packings}
         self._next = self._base
         if alone or not self._delta:
             packed = [PackedFile.of(name, pack(arrays, packings[name])) for name, arrays in files.items()]
@@ -95,14 +97,15 @@ class Packer:
         return packed
 
     def settle(self, completed: bool) -> None:
-        """What was packed last is a checkpoint now, or will never be one."""
+        """Note whether what was packed last has become a checkpoint."""
         if completed and self._next is not None:
             self._next.saves += self._next is self._base
             self._base = self._next
         self._next = None
 
     def _differences(self, files: Mapping[str, Arrays], packings: Mapping[str, Packing]) -> list[PackedFile]:
-        """The files, as differences where that is worth it; none: it was so, and is no more, or a new base is due."""
+        """Return the files, as differences where that pays off; empty if it no longer does for one, or if a new base is
+        due."""
         if (base := self._base) is None or base.saves >= self._exact_every:
             return []
         packed = []
@@ -115,7 +118,7 @@ class Packer:
                 del base.arrays[name]
             packed.append(made or PackedFile.of(name, pack(arrays, packings[name])))
         if not any(file.base for file in packed):
-            base.arrays.clear()  # no checkpoint that stays needs this base: it may be removed from now on
+            base.arrays.clear()  # no stored checkpoint needs this base from now on, so it may be removed
         return packed
 
     def _difference(self, base: _Base, name: str, arrays: Arrays, packing: Packing) -> PackedFile | None:

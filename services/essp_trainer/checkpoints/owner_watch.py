@@ -1,10 +1,10 @@
-"""Looks from time to time whether this process still owns its training.
+"""Checks periodically whether this process still owns its training.
 
-Two processes of one trainer read the same messages and free each other's clips, which are then made again and again. So
-the one that was taken over should not go on until its next checkpoint, which may be an epoch away. A process that was
-frozen looks as soon as it is thawed.
+Two processes of one trainer read the same messages and free each other's clips, which are then rebuilt over and over.
+So a process whose training was taken over should not continue until its next checkpoint, which may be an epoch away. A
+process that was suspended checks as soon as it continues.
 
-A store that does not answer says nothing: the process goes on, and its next save decides.
+A store that does not answer says nothing about ownership: the process continues, and its next save decides.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class OwnerWatch:
-    """Checks in a thread of its own, until `close`."""
+    """Checks in a separate thread until `close`."""
 
     def __init__(self, check: Callable[[], None], interval_s: float) -> None:
         """`check`: raises `Fenced` if another process owns the training."""
         self.fenced: Fenced | None = None
-        """Why this process has to leave, once it has to."""
+        """Why this process must leave; None while it need not."""
         self._check = check
         self._interval_s = interval_s
         self._closed = threading.Event()
@@ -33,7 +33,7 @@ class OwnerWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop checking. Idempotent."""
         self._closed.set()
         self._thread.join()
 

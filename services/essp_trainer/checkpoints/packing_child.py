@@ -1,13 +1,13 @@
 """The process that packs checkpoints: `python -m essp_trainer.checkpoints.packing_child CONNECTION DELTA EXACT_EVERY
 STATE OUTPUT...`, started by `packing_process.py`.
 
-    to it      {"checkpoint", "packings", "alone", "size", "places"}    pack the state that lies in the memory STATE
+    to it      {"checkpoint", "packings", "alone", "size", "places"}    pack the state that is in the memory STATE
     from it    {"files": [[size, SHA-256, base], ...]}                  they are in the files OUTPUT..., one in each
                {"error", "transient"}                                   or not
-    to it      {"completed"}                                            what becomes of them; no answer
+    to it      {"completed"}                                            whether they became a checkpoint; no answer
 
-STATE and OUTPUT are descriptors of memory of the parent. It holds no credentials, touches no store, and imports NumPy
-and zstandard alone. It ends at once when its parent is gone, also in the middle of a request.
+STATE and OUTPUT are file descriptors of the parent's memory. The child has no credentials, uses no store, and imports
+only NumPy and zstandard. It ends at once when its parent is gone, even during a request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from essp_common.tensors.places import Place, arrays_at
 from essp_trainer.checkpoints.delta_packer import Packer
 
 _NICE = 10
-"""The cores are the training's first."""
+"""The training has priority on the cores."""
 
 
 class Child:
@@ -39,7 +39,7 @@ class Child:
         self._size = 0
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer, if the request has one."""
+        """Return the answer, or None if the request has no answer."""
         if "completed" in request:
             self._packer.settle(request["completed"])
             return None
@@ -63,7 +63,7 @@ class Child:
 
 
 def main() -> None:
-    """Answer until the parent is gone."""
+    """Answer requests until the parent is gone."""
     parent = to_parent(sys.argv[1])
     os.nice(_NICE)
     delta, exact_every, state, *outputs = map(int, sys.argv[2:])

@@ -1,16 +1,16 @@
-"""Packs checkpoints in a child that is kept alive, so that the training's interpreter is not held meanwhile.
+"""Packs checkpoints in a long-lived child process, so that the training's interpreter stays free meanwhile.
 
-    the training          has its state copied into shared memory (`state_memory.py`)
-    the child             packs it into more shared memory: rounds, takes differences, compresses, hashes
+    the training          copies its state into shared memory (`state_memory.py`)
+    the child             packs it into more shared memory: rounds, computes differences, compresses, hashes
     the thread that saves waits for that, hands the files to the store, and reads them back
 
-The child is told nothing of stores: files go to the store from here, as they would if they had been packed here, with
-the same credentials, errors and retries, and through whatever lies before the store. That work is done by the kernel
-and by libraries that do not hold the interpreter.
+The child knows nothing about stores: this process sends the files to the store, as if they had been packed here, with
+the same credentials, errors and retries, and through the same layers. The kernel, and libraries that release the
+interpreter lock, do that work.
 
-A child that dies (killed, or for lack of memory) fails that save, as a store that does not answer would: it is reported
-and tried again, with another child, and the training goes on. Its successor knows no base, so its first checkpoint
-stands alone.
+A child that dies (killed, or out of memory) fails that save, as a store that does not answer would: the failure is
+reported, the save is tried again with a new child, and the training continues. The new child has no base, so its first
+checkpoint stands alone.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from essp_trainer.checkpoints.state_packing import StatePacking, described, str_
 _MODULE = "essp_trainer.checkpoints.packing_child"
 _TASK = "packs checkpoints"
 _MOST_FILES = 3
-"""Of a checkpoint: the weights to evaluate, those to train on, and the optimizer's state."""
+"""Files of a checkpoint: the weights to evaluate, the weights being trained, and the optimizer's state."""
 _END_S = 10.0
 _RETRY_S = 1.0
 
 
 class PackingProcess(StatePacking):
-    """Packs in a child, which begins with `prepare`, or else the first save. Linux only."""
+    """Packs in a child process, which starts with `prepare` or else with the first save. Linux only."""
 
     def __init__(self, asked: CheckpointSpec) -> None:
         self._asked = asked
         self._memory = StateMemory()
         self._outputs: list[int] = []
-        """Memory in which the child leaves one file each."""
+        """Memory for the packed files, one each."""
         self._child: _Child | None = None
 
     def prepare(self, size: int, pinned: bool) -> None:
@@ -74,7 +74,7 @@ class PackingProcess(StatePacking):
 
     def settle(self, completed: bool) -> None:
         for output in self._outputs:
-            os.ftruncate(output, 0)  # gives the memory back until the next save
+            os.ftruncate(output, 0)  # frees the memory until the next save
         if self._child is not None:
             self._child.tell(json.dumps({"completed": completed}).encode())
 
@@ -114,7 +114,7 @@ class PackingProcess(StatePacking):
 
 
 class _Child(ChildProcess):
-    """The other end. See `packing_child.py` for what is said."""
+    """The parent's end of the child. See `packing_child.py` for the messages."""
 
     def __init__(self, asked: CheckpointSpec, state: int, outputs: Sequence[int]) -> None:
         words = int(asked.delta), asked.exact_every
@@ -123,9 +123,9 @@ class _Child(ChildProcess):
     def pack(
         self, checkpoint: str, packings: Mapping[str, Packing], alone: bool, memory: StateMemory
     ) -> list[tuple[int, str, Sequence[Any] | None]]:
-        """Size, SHA-256 and base of each file, in the order of `packings`.
+        """Return size, SHA-256 and base of each file, in the order of `packings`.
 
-        Raises `PermanentError` for what cannot be packed, and `TransientError` if the child cannot go on.
+        Raises `PermanentError` for state that cannot be packed, and `TransientError` if the child cannot continue.
         """
         request = {
             "checkpoint": checkpoint,

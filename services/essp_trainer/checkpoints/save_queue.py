@@ -3,9 +3,9 @@
     snapshot ──essp-save──▶ burst buffer: staged ──essp-copy──▶ the store, latest: durable
     snapshot ──essp-save──▶ no buffer, or no room ──essp-copy──▶ the same, from memory
 
-The memory of a snapshot is in use until it is staged, or durable where it is not staged. Then the next one may be
-taken. One thread writes to the store, so checkpoints become durable in their order. Of several that are staged and not
-begun to be copied, only the newest is copied: the others are superseded, and come to nothing.
+The memory of a snapshot is in use until the snapshot is staged, or durable if it is not staged. Then the next one may
+be taken. One thread writes to the store, so checkpoints become durable in order. If several staged checkpoints wait for
+the copy, only the newest is copied: it supersedes the others.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
 
 
 class Saved(NamedTuple):
-    """What saves came to."""
+    """The outcome of saves."""
 
     manifest: Manifest | None
     """The newest checkpoint that became durable."""
     error: EsspError | None
-    """Of the last one, if it failed."""
+    """The error of the last save, if it failed."""
 
 
 class Saves:
@@ -34,32 +34,32 @@ class Saves:
     def __init__(self, checkpoint_store: CheckpointStore) -> None:
         self._checkpoint_store = checkpoint_store
         self._under_way: deque[Future[Future[Manifest | None]]] = deque()
-        """Of each, the end of its use of memory, and there the end of its copy."""
+        """For each save: the end of its use of memory, and with it the end of its copy."""
         self._writer = ThreadPoolExecutor(1, "essp-save")
         self._copier = ThreadPoolExecutor(1, "essp-copy")
 
     @property
     def under_way(self) -> bool:
-        """Whether there are saves that `take` has not given."""
+        """Whether there are saves that `take` has not returned yet."""
         return bool(self._under_way)
 
     @property
     def over(self) -> bool:
-        """Whether a save is, and `take` has something to give."""
+        """Whether a save is over, so that `take` has something to return."""
         return bool(self._under_way) and _is_over(self._under_way[0])
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin to save. The memory of the snapshot before has to be free (`wait_for_memory`)."""
+        """Begin to save. The memory of the previous snapshot must be free (`wait_for_memory`)."""
         self._under_way.append(self._writer.submit(self._stage, snapshot))
 
     def fail(self, error: EsspError) -> None:
-        """Count a save that could not begin."""
+        """Record a save that could not begin."""
         failed: Future[Future[Manifest | None]] = Future()
         failed.set_exception(error)
         self._under_way.append(failed)
 
     def wait_for_memory(self) -> None:
-        """Wait until no snapshot is needed any more."""
+        """Wait until no snapshot is in use any more."""
         if self._under_way:
             self._under_way[-1].exception()
 
@@ -70,7 +70,7 @@ class Saves:
                 save.result().exception()
 
     def take(self) -> Saved:
-        """What those came to that are over. Raises `Fenced`, and what is no error of ESSP's."""
+        """Return the outcome of finished saves. Raises `Fenced`, and errors that are not ESSP's."""
         manifest: Manifest | None = None
         error: EsspError | None = None
         while self.over:
@@ -85,7 +85,7 @@ class Saves:
         return Saved(manifest, error)
 
     def close(self) -> None:
-        """Wait for what is under way. Idempotent."""
+        """Wait for the saves under way. Idempotent."""
         self._writer.shutdown()
         self._copier.shutdown()
 
@@ -94,7 +94,7 @@ class Saves:
         if staged is not None:
             return self._copier.submit(self._checkpoint_store.copy, staged)
         saving: Future[Manifest | None] = self._copier.submit(self._checkpoint_store.save, snapshot)
-        saving.exception()  # the snapshot is in use until then
+        saving.exception()  # until then, the snapshot is in use
         return saving
 
 

@@ -3,14 +3,14 @@
     between two batches   take: what the next forward pass changes is copied, a thread begins with the rest
     the next step         waits for its batch, forward, backward │ wait_for_copy │ parameters and momentum change
 
-On a CPU a thread copies beside the next step what only the optimizer changes, in one call that does not hold the
-interpreter. Of a model on a GPU the copy is made there first, where that has room, so that the next step need not wait
-until it has crossed the bus; `wait` does. It lies there as it will in the memory, so it crosses in one piece, and the
-host has little to launch. The memory is pinned for that.
+On a CPU, a thread copies what only the optimizer changes during the next step, in one call that releases the
+interpreter. A model on a GPU is copied there first, if there is room, so that the next step need not wait for the
+transfer to the host; `wait` does. The copy on the GPU has the layout of the host memory, so it is transferred in one
+piece, and the host has little to launch. The host memory is pinned for that.
 
 Touching new memory takes longer than copying into it. So the memory is kept for all saves, and grows if the state does;
-`reserve` has it ready for the first one. It can be mapped by another process. Tensors keep their order in memory
-(`channels_last`), so that the copy is one of bytes, and whoever packs them puts them into the order of their axes.
+`reserve` prepares it for the first one. Another process can map it. Tensors keep their memory order (`channels_last`),
+so that the copy is one of bytes; packing them puts them into the order of their axes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from essp_common.tensors.places import Place, arrays_at
 _ALIGNMENT = 64
 _PAGE = 4096
 _TOUCHED = getattr(mmap, "MAP_POPULATE", 0)
-"""The kernel touches the pages; without Linux the first copy does."""
+"""Lets the kernel touch the pages; without Linux, the first copy does."""
 
 Tensors = Mapping[str, Tensor]
 Moving = Collection[tuple[str, str]]
@@ -41,40 +41,41 @@ Moving = Collection[tuple[str, str]]
 
 
 class StateMemory:
-    """Holds one copy. Used by one thread at a time; `wait` and `wait_for_copy` by any."""
+    """Contains one copy. Used by one thread at a time; `wait` and `wait_for_copy` by any."""
 
     def __init__(self) -> None:
         self.fd = -1
-        """Of the memory; -1: there is none yet."""
+        """File descriptor of the memory; -1 if there is none yet."""
         self.size = 0
-        """Bytes of it; it only grows."""
+        """Size in bytes; it only grows."""
         self.places: list[Place] = []
-        """What the last copy holds."""
+        """The contents of the last copy."""
         self._layout: Sequence[object] = []
-        """Names, devices, types, shapes and orders of what the last copy holds, quick to compare."""
+        """Names, devices, types, shapes and strides of the last copy's contents, quick to compare."""
         self._here: Sequence[int] = ()
-        """Which of `places` are of tensors of a CPU, ascending."""
+        """Indices in `places` of tensors on a CPU, ascending."""
         self._there: Sequence[int] = ()
-        """Which are of a GPU."""
+        """Indices in `places` of tensors on a GPU."""
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
         self._copier = ThreadPoolExecutor(1, "essp-snapshot", partial(torch.set_num_threads, 1))
         self._copying: Future[None] | None = None
-        """Of what only the optimizer changes, on a CPU."""
+        """The copy of what only the optimizer changes, on a CPU."""
         self._on_device: _OnDevice | None = None
-        """A copy of the tensors of a GPU, kept there."""
+        """A copy of the GPU's tensors, kept on the GPU."""
         self._gpu_is_full = False
-        """It had no room for that, and is not asked again: torch would give up all memory that it keeps."""
+        """It had no room for that, and is not asked again: each failed attempt makes torch free its cached memory."""
         self._crossed: torch.cuda.Event | None = None
-        """Those of a GPU are in the memory."""
+        """Recorded when the GPU's tensors are in the memory."""
         self._pinned = 0
         """Address of the memory, if it is pinned."""
 
     def reserve(self, size: int, pinned: bool = False) -> None:
-        """Have room for a copy of so many bytes, so that no step waits for new memory. `pinned`: it is of a GPU.
+        """Allocate memory for a copy of `size` bytes, so that no step waits for new memory. `pinned`: the state is on a
+        GPU.
 
-        Raises `Unavailable` if the machine has no memory for it.
+        Raises `Unavailable` if the machine does not have enough memory.
         """
         self._make_room(size)
         if pinned and size:
@@ -82,7 +83,7 @@ class StateMemory:
 
     def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
         """Begin to copy these tensors, by file and name. Those that are `moving` may change when this returns, the
-        others after `wait_for_copy`. Raises `Unavailable` if the machine has no memory for it.
+        others after `wait_for_copy`. Raises `Unavailable` if the machine does not have enough memory.
         """
         self.wait_for_copy()
         tensors = [tensor for named in files.values() for tensor in named.values()]
@@ -98,30 +99,30 @@ class StateMemory:
         self._crossed = self._send([tensors[number] for number in self._there]) if self._there else None
 
     def wait_for_copy(self) -> None:
-        """Until all that was taken may change. Raises nothing: `wait` does."""
+        """Wait until everything taken may change. Raises nothing: `wait` does."""
         if (copying := self._copying) is not None:
             copying.exception()
 
     def wait(self) -> None:
-        """Until the copy is complete. Raises what has kept it from that."""
+        """Wait until the copy is complete. Raises what has prevented it."""
         if (copying := self._copying) is not None:
             copying.result()
         if self._crossed is not None:
             self._crossed.synchronize()
 
     def arrays(self) -> dict[str, dict[str, Array]]:
-        """File -> name -> array of the last copy, in the memory itself."""
+        """Return file -> name -> array of the last copy, as views of the memory."""
         return arrays_at(self._memory, self.places)
 
     def close(self) -> None:
-        """Give the memory back once no array refers to it any more. Idempotent."""
+        """Free the memory once no array refers to it any more. Idempotent."""
         self._copier.shutdown()
         if self._crossed is not None:
             self._crossed.synchronize()
         self._unpin()
         self._copying = self._crossed = self._on_device = None
         self.places, self._kept, self._layout, self.size = [], [], [], 0
-        self._memory = mmap.mmap(-1, _PAGE)  # a mapping holds a descriptor of its own
+        self._memory = mmap.mmap(-1, _PAGE)  # an existing mapping keeps its own reference to the file
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -137,7 +138,7 @@ class StateMemory:
         self._there = [number for number, there in enumerate(of_gpu) if there]
 
     def _make_room(self, size: int) -> None:
-        """Memory of so many bytes, all of them touched."""
+        """Allocate memory of this size, with all pages touched."""
         if size <= self.size:
             return
         self._unpin()
@@ -150,7 +151,7 @@ class StateMemory:
         self.places, self._kept, self._layout, self.size = [], [], [], size
 
     def _copy_here(self, tensors: Sequence[Tensor], moving: Moving) -> Future[None] | None:
-        """Copy those that move, and begin with the others, if there are any."""
+        """Copy the moving tensors now, and begin to copy the others in the thread, if there are any."""
         now: list[tuple[Tensor, Tensor]] = []
         rest: list[tuple[Tensor, Tensor]] = []
         for number in self._here:
@@ -161,7 +162,8 @@ class StateMemory:
         return self._copier.submit(_copy, rest) if rest else None
 
     def _send(self, tensors: Sequence[Tensor]) -> torch.cuda.Event:
-        """Let the tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there."""
+        """Transfer the GPU's tensors to the host; the next step proceeds meanwhile if there is room for a copy on the
+        GPU."""
         self._pin()
         device = tensors[0].device
         current = torch.cuda.current_stream(device)
@@ -170,17 +172,18 @@ class StateMemory:
                 self._on_device = _OnDevice(device, [self.places[number] for number in self._there])
             except torch.OutOfMemoryError:
                 self._gpu_is_full = True
-        if self._on_device is None:  # in order with the next step, which waits for them
+        if self._on_device is None:  # ordered before the next step, which waits for the transfer
             for number, tensor in zip(self._there, tensors, strict=True):
                 self._kept[number].copy_(tensor.detach(), non_blocking=True)
             crossed: torch.cuda.Event = current.record_event()
             return crossed
+        # The kept copy on the GPU may be overwritten only when its previous transfer is over.
         if self._crossed is not None:
             current.wait_event(self._crossed)
         return self._on_device.cross(tensors, self._whole())
 
     def _pin(self) -> None:
-        """Without it the copy is a slow one, and no other one."""
+        """Pin the memory. If that fails, the transfer is slower, but the result is the same."""
         if not self._pinned:
             address = self._whole().data_ptr()
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -194,15 +197,15 @@ class StateMemory:
             self._pinned = 0
 
     def _whole(self) -> Tensor:
-        """The memory, as bytes."""
+        """Return the memory as bytes."""
         return torch.frombuffer(self._memory, dtype=torch.uint8)
 
 
 class _OnDevice:
-    """A copy of tensors on their GPU, laid out as in the memory."""
+    """A copy of tensors on their GPU, with the layout of the host memory."""
 
     def __init__(self, device: torch.device, places: Sequence[Place]) -> None:
-        """`places`: theirs, ascending. Raises `torch.OutOfMemoryError`."""
+        """`places`: of these tensors, ascending. Raises `torch.OutOfMemoryError`."""
         begin, stop = places[0].offset, _end(places[-1])
         self._memory = torch.empty(stop - begin, dtype=torch.uint8, device=device)
         self._tensors = [_tensor(self._memory, place, begin) for place in places]
@@ -211,8 +214,10 @@ class _OnDevice:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def cross(self, tensors: Sequence[Tensor], memory: Tensor) -> torch.cuda.Event:
-        """Copy the tensors, which may change by what is launched afterwards, and have the copy sent to `memory`."""
+        """Copy the tensors on the GPU, and start the transfer of the copy to `memory`. Work launched afterwards may
+        change them."""
         _copy(list(zip(self._tensors, tensors, strict=True)))
+        # The transfer has its own stream, which waits for the copy; the step's stream does not wait for the transfer.
         self._stream.wait_stream(torch.cuda.current_stream(self._memory.device))
         with torch.cuda.stream(self._stream):
             for begin, stop in self._runs:
@@ -223,12 +228,12 @@ class _OnDevice:
 
 
 def bytes_of(files: Mapping[str, Tensors]) -> int:
-    """The memory that a copy of these tensors takes; they may be of the device `meta`."""
+    """Return the size of a copy of these tensors, which may be on the device `meta`."""
     return _places(files)[1]
 
 
 def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Pairs of a target and a source, in one call for each type, as GPUs need it: the interpreter is free meanwhile."""
+    """Copy sources to targets, with one call per type, as GPUs require; each call releases the interpreter."""
     by_type: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for target, source in pairs:
         by_type.setdefault(source.dtype, []).append((target, source))
@@ -238,7 +243,7 @@ def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _tensor(memory: Tensor, place: Place, begin: int = 0) -> Tensor:
-    """The tensor of this place in a memory that begins at `begin`."""
+    """Return the tensor at this place in a memory that begins at `begin`."""
     dtype = getattr(torch, place.dtype)
     row = memory[place.offset - begin : _end(place) - begin].view(dtype)
     return row.as_strided(place.shape, [step // dtype.itemsize for step in place.strides])
@@ -250,7 +255,7 @@ def _end(place: Place) -> int:
 
 
 def _runs(places: Iterable[Place]) -> Iterator[tuple[int, int]]:
-    """From where to where places follow each other, but for the gaps that alignment leaves."""
+    """Yield the ranges of places that are contiguous except for alignment gaps."""
     begin = stop = -1
     for place in places:
         if begin >= 0 and place.offset - stop >= _ALIGNMENT:
@@ -273,7 +278,7 @@ def _places(files: Mapping[str, Tensors]) -> tuple[list[Place], int]:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Those of the tensor, if its memory has no gaps; else those of a row of its elements."""
+    """Return the tensor's strides if its memory has no gaps, else the strides of a contiguous tensor."""
     if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return tuple(tensor.stride())
     return torch.empty(tensor.shape, device="meta").stride()

@@ -1,4 +1,4 @@
-"""How the copy of a training becomes the files of a checkpoint: packed by the thread that saves, or by a child."""
+"""Turns the copy of a training into the files of a checkpoint, in the saving thread or in a child process."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class StatePacking(Protocol):
     """Packs one training, save by save."""
 
     def prepare(self, size: int, pinned: bool) -> None:
-        """Have ready what the first save of a state of so many bytes needs. `pinned`: the state is that of a GPU.
+        """Allocate what the first save of a state of `size` bytes needs. `pinned`: the state is on a GPU.
 
-        Raises `TransientError` for what is lacking; the save tries again.
+        Raises `TransientError` if something is lacking; the save tries again.
         """
 
     def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
-        """Begin to copy the state; those that are `moving` may change when this returns, all after `wait_for_copy`.
-
-        Raises `Unavailable` if there is no memory for it.
+        """Begin to copy the state. Tensors that are `moving` may change when this returns, all others after
+        `wait_for_copy`. Raises `Unavailable` if there is not enough memory.
         """
 
     def wait_for_copy(self) -> None:
-        """Until the state that was taken last may change."""
+        """Wait until the state that was taken last may change."""
 
     def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
-        """The files of the state that was copied last. `alone`: they need no others, and no others will need them."""
+        """Return a function that writes the files of the state copied last. `alone`: without differences from or to
+        other checkpoints."""
 
     def settle(self, completed: bool) -> None:
-        """What was written last is a checkpoint now, or will never be one."""
+        """Note whether what was written last has become a checkpoint."""
 
     def close(self) -> None:
-        """Give everything back. Idempotent."""
+        """Free all resources. Idempotent."""
 
 
 class PackingThread(StatePacking):
@@ -79,12 +79,12 @@ class PackingThread(StatePacking):
 
 
 def str_of(checkpoint: CheckpointName) -> str:
-    """What files call it to which they are differences (`StoredBase.name`)."""
+    """Return the name of a checkpoint in files that are differences to it (`StoredBase.name`)."""
     return f"{checkpoint.step}-{checkpoint.incarnation}"
 
 
 def described(name: str, size_bytes: int, sha256: str, base: BaseFile | None) -> StoredFile:
-    """A packed file, for the manifest."""
+    """Return the manifest's entry for a packed file."""
     needed = None
     if base is not None:
         step, _, incarnation = base.checkpoint.partition("-")

@@ -1,8 +1,8 @@
-"""What the ranks of a training do next. They agree before each batch by one all-reduce of a few numbers.
+"""What the ranks of a training do next. Before each batch they agree with one all-reduce of a few numbers.
 
-Each rank passes its control signal, whether its share of the next batch is ready, and which clips are in it; the
-maximum over the ranks counts. So all leave together, all train together, and each knows the whole batch. Of changes of
-the running job, those that rank 0 knows of count: all ranks take them before the same batch.
+Each rank contributes its control signal, whether its share of the next batch is ready, and which clips are in it; the
+maximum over the ranks counts. So all leave together, all train together, and each knows the whole batch. Of the changes
+of the running job, the ones that rank 0 knows count: all ranks apply them before the same batch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from essp_engine.loading.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 
 _FIXED = 8
-"""Numbers that come before those of the clips."""
+"""Count of the numbers that precede the clip indices."""
 
 
 class ControlSignal(IntEnum):
-    """What the job's control asks of a training; the greatest signal of all ranks counts."""
+    """What the job's control asks of a training; the largest signal of all ranks counts."""
 
     CONTINUE = 0
     PAUSE = 1
@@ -34,21 +34,21 @@ class ControlSignal(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all ranks know of the next batch."""
+    """What all ranks know about the next batch."""
 
     signal: ControlSignal
     save: bool
     """Rank 0 asks for a checkpoint."""
     written: bool
-    """Rank 0 has written the checkpoint in progress, or failed to."""
+    """A checkpoint of rank 0 has become durable or failed."""
     changes: int
-    """How many changes of the job rank 0 knows of."""
+    """How many changes of the job rank 0 knows."""
     ready: bool
-    """Every rank has its share of the next batch, or the end of the phase."""
+    """Every rank has its share of the next batch, or has reached the end of the phase."""
     shape: ClipShape
-    """That of the clips of all ranks; all 0: the batch has no clip."""
+    """The shape of the clips on all ranks; all 0 if the batch has no clip."""
     share: Share
-    """Which of its clips this rank has."""
+    """The clips of the batch that this rank has."""
 
 
 class Consensus:
@@ -61,28 +61,29 @@ class Consensus:
         batch_size: int,
         changes: Callable[[], Sequence[Change]] = tuple,
     ) -> None:
-        """`signal`: the control signal of this rank, asked before each batch. All ranks pass the same `batch_size`.
-        `changes`: all that were made of the running job; only those that rank 0 knows of count."""
+        """`signal`: returns the control signal of this rank; called before each batch. All ranks pass the same
+        `batch_size`. `changes`: returns all known changes of the running job; only those known to rank 0 count."""
         self.ranks = ranks
         self.signal = signal
         self._changes = changes
         self._batch_size = batch_size
 
     def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Agreement:
-        """What all ranks do next.
+        """Return what all ranks do next. All ranks together.
 
-        `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only those of rank 0 count.
+        `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only the values of rank 0 count.
         """
         own: list[int] = []
         changes = len(self._changes())
         rank_zero = [number if self.ranks.is_rank_zero else 0 for number in (int(save), int(written), changes)]
-        # In numpy: each operation of torch releases the interpreter's lock, and has to wait until it gets it back.
+        # In NumPy: each torch operation releases the interpreter's lock, and must wait to get it back.
         numbers = np.zeros(_FIXED + self._batch_size, np.int64)
         numbers[:5] = int(self.signal()), *rank_zero, int(item is None)
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
             numbers[5:8] = item.input.shape
             numbers[_FIXED:][own] = 1
+        # Synchronisation point: the maximum decides, so one rank that is to leave, or is not ready, decides for all.
         self.ranks.max(torch.from_numpy(numbers))
         present = numbers[_FIXED:].nonzero()[0]
         return Agreement(
@@ -96,7 +97,7 @@ class Consensus:
         )
 
     def changes(self) -> list[Change]:
-        """The changes of the job that rank 0 knows of. All ranks together."""
+        """Return the changes of the job that rank 0 knows. All ranks together."""
         document = b""
         if self.ranks.is_rank_zero:
             document = Control(changes=self._changes()).SerializeToString()

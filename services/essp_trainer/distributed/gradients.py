@@ -1,19 +1,20 @@
-"""The gradients of all ranks, added up while the backward pass goes on.
+"""Sums the gradients of all ranks while the backward pass is running.
 
     backward ──last layers' gradients──▶ bucket ──▶ exchange ┐
-             ──earlier layers'─────────▶ bucket ──▶ exchange ├─▶ the sums, in place of the gradients
+             ──earlier layers'─────────▶ bucket ──▶ exchange ├─▶ the sums, replacing the gradients
              ──first layers'───────────▶ bucket ──▶ exchange ┘
 
-Parameters are put into buckets in reverse order, which is about the order in which backward reaches them. A bucket is
-sent as soon as it is full and all before it are sent, so that all ranks send the same ones in the same order (as Li et
-al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020). A rank without a clip
-computes gradients of zero.
+ Parameters are put into buckets in reverse order, which is roughly the order in which backward reaches them. A bucket
+is sent as soon as it is full and all previous ones are sent, so all ranks send the same buckets in the same order (as
+Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020). A rank without a clip
+computes zero gradients.
 
-A network that chooses by what it sees, such as one of experts, may use a parameter on some ranks and on others not. All
-ranks send the same numbers nevertheless: zeros in its place, and of each parameter whether it had a part. One that had
-none on any rank keeps no gradient, as on one rank. Where batch normalisations exchange numbers during the backward
-pass, too, such parameters have buckets of their own (`essp_engine/learning/branches.py`), which are sent after it: a
-bucket that is full on one rank alone would go out before a normalisation there, and after it elsewhere.
+A network whose path depends on its input, such as a mixture of experts, may use a parameter on some ranks but not on
+others. All ranks send the same numbers nevertheless: zeros for an unused parameter, and for each parameter whether it
+was used. A parameter that no rank has used keeps no gradient, as with a single rank. If batch normalisations also
+exchange numbers during the backward pass, such parameters have separate buckets (`essp_engine/learning/branches.py`),
+which are sent after it: a bucket that is full on only one rank would be sent before a normalisation there, but after it
+elsewhere.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from torch import Tensor
 from torch.nn import Parameter
 
 BUCKET_BYTES = 25 * 2**20
-"""Of gradients in one exchange: large enough to fill the network, small enough to begin early."""
+"""Size of the gradients in one exchange: large enough to saturate the network, small enough to begin early."""
 
 
 class Exchange(Protocol):
-    """A sum over the ranks that is on its way."""
+    """A sum over the ranks that is under way."""
 
     def wait(self) -> None:
-        """Until then the tensor is not to be touched. Raises `RankLost`."""
+        """Wait for the sum; until then the tensor must not be used. Raises `RankLost`."""
 
 
 class Summing(Protocol):
@@ -48,19 +49,19 @@ class Summing(Protocol):
 
 
 class _Sent(NamedTuple):
-    """A bucket on its way."""
+    """A bucket that is under way."""
 
     parameters: list[Parameter]
     gradients: list[Tensor]
     missing: bool
-    """A parameter had no part in the step on this rank."""
+    """Whether this rank did not use one of the parameters in this step."""
     packed: Tensor
-    """The gradients, then of each parameter 1, or 0 if it had no part."""
+    """The gradients, then for each parameter 1 if this rank used it, else 0."""
     exchange: Exchange
 
 
 class GradientSum:
-    """Replaces the gradients of one model by their sums over the ranks. On one rank it does nothing."""
+    """Replaces the gradients of one model by their sums over the ranks. With one rank it does nothing."""
 
     def __init__(
         self,
@@ -73,46 +74,51 @@ class GradientSum:
         self._ranks = ranks
         self._buckets: list[list[Parameter]] = []
         self._early = 0
-        """Buckets that are sent during the backward pass."""
+        """Number of buckets that are sent during the backward pass."""
         if ranks.world_size > 1:
             learnt = [parameter for parameter in reversed(list(parameters)) if parameter.requires_grad]
             self._buckets = list(_buckets([each for each in learnt if each not in waiting], bucket_bytes))
             self._early = len(self._buckets)
             self._buckets += _buckets([each for each in learnt if each in waiting], bucket_bytes)
         self._missing = [0] * len(self._buckets)
-        """Of each bucket: gradients that are still to come."""
+        """For each bucket: the number of gradients that are still to come."""
         self._next = len(self._buckets)
         """The bucket to send next."""
         self._sent: list[_Sent] = []
-        own = weakref.ref(self)  # a hook that held it would keep the model, and the ranks' connections
+        # weak: a hook with a strong reference would keep the model, and the ranks' connections, alive
+        own = weakref.ref(self)
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(_tell, own, number))  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
-        """Call it before the backward pass that completes the gradients; in those before it they add up, unsent."""
+        """Start sending. Call it before the backward pass that completes the gradients; earlier passes only accumulate
+        them."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._next = 0
 
     def finish(self) -> None:
-        """After the backward pass: wait for the sums. Raises `RankLost`."""
-        while self._next < len(self._buckets):  # what waits, and parameters that had no part in this step
+        """Wait for the sums, after the backward pass. Raises `RankLost`."""
+        # the waiting buckets, and those with parameters that were not used in this step
+        while self._next < len(self._buckets):
             self._send()
         sent, self._sent = self._sent, []
+        # Synchronisation point: the optimizer may use the gradients only when every exchange is over.
         for each in sent:
             each.exchange.wait()
             sizes = [gradient.numel() for gradient in each.gradients]
             *pieces, parts = torch.split(each.packed, [*sizes, len(sizes)])
             sums = [piece.view_as(gradient) for piece, gradient in zip(pieces, each.gradients, strict=True)]
             torch._foreach_copy_(each.gradients, sums)
-            if each.missing:  # only then, since reading waits for the device
+            if each.missing:  # only then, since reading the tensor waits for the device
                 for number, ranks in enumerate(parts.tolist()):
                     if not ranks:
                         each.parameters[number].grad = None
 
     def came(self, number: int) -> None:
-        """Another gradient of this bucket is there."""
+        """A gradient of this bucket is complete."""
         self._missing[number] -= 1
+        # Strictly in order, even if a later bucket is full first: exchanges must have the same order on all ranks.
         while self._next < self._early and not self._missing[self._next]:
             self._send()
 

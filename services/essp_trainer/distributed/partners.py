@@ -1,9 +1,9 @@
-"""The partners of a rank's clips, for mixup and CutMix: clips of the same batch, which may lie on any rank.
+"""The partners of a rank's clips for mixup and CutMix: clips of the same batch, on any rank.
 
-Row i of a batch of n clips has the partner n - 1 - i. On one rank that is the batch in reverse. On several, each puts
-its clips where they belong in the whole batch, zeros elsewhere, and the sum over the ranks is the batch, to the bit. So
-the bytes of a batch travel once a step, as they are stored (mostly uint8), beside those of the gradients. Partners from
-a rank's own part would cost nothing, and be others for another number of ranks.
+Row i of a batch of n clips has the partner n - 1 - i. With one rank, that is the batch in reverse. With several, each
+rank puts its clips at their rows of the whole batch, with zeros elsewhere, and the sum over the ranks is the batch, bit
+by bit. So the bytes of a batch are exchanged once per step, as stored (mostly uint8), in addition to the gradients.
+Partners from a rank's own share would cost nothing, but would depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from essp_trainer.distributed.ranks import Ranks
 
 
 def partners(own: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """The partner of each of this rank's rows: `(rows, ...)` -> the same shape and type. All ranks together.
+    """Return the partner of each of this rank's rows, `(rows, ...)`, with the same shape and type. All ranks together.
 
-    On several ranks `own` has the same shape and type on all of them, but for the rows, of which there may be none.
+    With several ranks, `own` has the same shape and type on all of them, except for the number of rows, which may be 0.
     """
     if ranks.world_size == 1:
         return own.flip(0)

@@ -5,8 +5,7 @@ their gradients at each update, and decide together what to do next; rank 0 alon
 
 When a rank dies, the others notice at once, because its connections close; when its machine stops answering, they
 notice after the timeout of the rendezvous. They raise `RankLost` and leave: a training resumes from its last checkpoint
-with all of its ranks or not at all. Whatever started them (`essp trainer --ranks`, torchrun, a cluster) starts all of
-them again.
+with all of its ranks or not at all. Their launcher (`essp trainer --ranks`, torchrun, a cluster) restarts all of them.
 """
 
 from __future__ import annotations
@@ -45,55 +44,55 @@ class Ranks(Protocol):
         """Replace each element by its sum over all ranks; every rank gets the same bits."""
 
     def begin_sum(self, tensor: Tensor) -> Exchange:
-        """As `sum`, while the calling thread goes on."""
+        """Like `sum`, but return at once."""
 
     def max(self, tensor: Tensor) -> None:
         """Replace each element by its maximum over all ranks."""
 
     def broadcast(self, document: bytes) -> bytes:
-        """The document of rank 0."""
+        """Return rank 0's document on every rank."""
 
     def all_gather(self, document: bytes) -> list[bytes]:
-        """The documents of all ranks, in rank order."""
+        """Return the documents of all ranks, in rank order."""
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
 
 
 class SingleRank:
-    """A training of one rank."""
+    """A training with one rank."""
 
     rank = 0
     world_size = 1
     is_rank_zero = True
 
     def sum(self, tensor: Tensor) -> None:
-        """One rank: nothing to add."""
+        """Do nothing: the sum over one rank is the tensor itself."""
 
     def begin_sum(self, tensor: Tensor) -> Exchange:
-        """One rank: nothing to add."""
+        """Do nothing, and return a finished exchange."""
         return _Done()
 
     def max(self, tensor: Tensor) -> None:
-        """One rank: nothing to compare."""
+        """Do nothing: the maximum over one rank is the tensor itself."""
 
     def broadcast(self, document: bytes) -> bytes:
-        """The document itself."""
+        """Return the document."""
         return document
 
     def all_gather(self, document: bytes) -> list[bytes]:
-        """The document alone."""
+        """Return a list of this document."""
         return [document]
 
     def close(self) -> None:
-        """One rank: nothing to leave."""
+        """Do nothing: there is no group to leave."""
 
 
 class DistributedRanks:
     """Several ranks over a torch process group: gloo for host memory, NCCL for GPU memory."""
 
     def __init__(self, group: Any, rank: int, world_size: int, leave: Callable[[], None]) -> None:
-        """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type. `leave` ends it."""
+        """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type. `leave` ends the group."""
         self.rank = rank
         self.world_size = world_size
         self._group = group
@@ -128,7 +127,7 @@ class DistributedRanks:
         return self._begin(lambda: self._group.allreduce([tensor], options))
 
     def _spread(self, document: bytes, root: int) -> bytes:
-        """The document of one rank: its length, then its bytes."""
+        """Send one rank's document to all ranks: its length, then its bytes."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         length = torch.tensor([len(document)])
@@ -147,7 +146,7 @@ class DistributedRanks:
 
     @contextmanager
     def _lost_otherwise(self) -> Iterator[None]:
-        """Errors of torch in this block mean that another rank is gone."""
+        """Convert torch's errors within this block into `RankLost`."""
         try:
             yield
         except RuntimeError as error:
@@ -159,7 +158,7 @@ class DistributedRanks:
 
 class _Done:
     def wait(self) -> None:
-        """There was nothing to do."""
+        """Return at once."""
 
 
 class _Begun:
@@ -210,5 +209,5 @@ def _leave() -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Torch's message without the source location and the advice that it adds."""
+    """Return torch's message without the source location and the advice that it adds."""
     return re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]

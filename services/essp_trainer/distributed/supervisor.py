@@ -4,8 +4,8 @@
                ◀──exit────                          all succeed: done; one is killed: all are restarted
 
 When a rank dies, the others notice and leave (`ranks.py`), and the training resumes from its last checkpoint with new
-processes. A rank that ends with an error of its own (a wrong setting, a loss that is not finite) would fail again: the
-supervisor ends the others and raises `RanksFailed`. Ranks end when their supervisor is killed.
+processes. A rank that ends with its own error (a wrong setting, a non-finite loss) would fail again: the supervisor
+ends the others and raises `RanksFailed`. Ranks end when their supervisor is killed.
 
 This process does not load torch.
 """
@@ -86,7 +86,7 @@ class Supervisor:
             )
 
     def drain(self) -> None:
-        """Let the ranks save between two batches and leave."""
+        """Make the ranks save between two batches and leave."""
         self._draining.set()
         with self._starting:
             for process in self._processes:
@@ -113,12 +113,12 @@ class Supervisor:
         return subprocess.Popen(
             self._command,
             env={**os.environ, **environment, **own},
-            stdin=subprocess.PIPE,  # never written to: its end tells the rank that this process died
+            stdin=subprocess.PIPE,  # never written to: its end tells the rank that this process has died
             process_group=0,  # an interrupt at the terminal reaches only the supervisor, which drains the ranks
         )
 
     def _wait(self) -> list[int]:
-        """Wait until all have ended; once one has failed, kill those that do not end in time."""
+        """Wait until all have ended. Once one has failed, kill those that do not end in time."""
         deadline = math.inf
         while None in (codes := [process.poll() for process in self._processes]):
             dead = [rank for rank, code in enumerate(codes) if code]
@@ -133,7 +133,7 @@ class Supervisor:
 
 
 def _rendezvous(ranks: int) -> dict[str, str]:
-    """What `torch.distributed` needs to connect ranks on this machine."""
+    """Return the environment with which `torch.distributed` connects ranks on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

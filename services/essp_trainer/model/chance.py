@@ -1,7 +1,7 @@
 """Whether an epoch was any better than guessing.
 
-A training that diverges need not end in a loss that is not finite: it may go on to the last epoch with a loss above
-that of a model that gives each class the same probability, ln K for K classes. Such an epoch is worth a warning.
+A diverging training does not always reach a non-finite loss. It may continue to the last epoch with a loss above ln K
+for K classes, the loss of a model that gives each class the same probability. Such an epoch is worth a warning.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from essp_trainer.assignment import Assignment
 from essp_trainer.model.training import AUXILIARY_WEIGHT
 
 _MARGIN = 1.1
-"""Random weights and dropout put the loss of a training that has learned nothing yet a little above chance."""
+"""A training that has learned nothing yet may have a loss a little above chance, because of random weights
+and dropout."""
 _FIRST_UPDATES = 16
-"""Before so many updates a loss above chance is that of the random weights that the training began with."""
+"""Before this many updates, a loss above chance is due to the random initial weights."""
 
 
 def chance(assignment: Assignment) -> float:
-    """The loss of a model that gives each class the same probability. Label smoothing does not change it."""
+    """Return the loss of a model that gives each class the same probability. Label smoothing does not change it."""
     auxiliary = AUXILIARY_WEIGHT if limits_of(assignment.training.model).auxiliary_loss else 0.0
     return (1 + auxiliary) * math.log(len(assignment.classes))
 
 
 def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
-    """What to say of an epoch with this mean training loss; empty: nothing."""
+    """Return a warning about an epoch with this mean training loss, or ""."""
     if assignment.training.loss != "cross_entropy" or assignment.training.class_weights or assignment.learns_labels:
-        return ""  # what guessing comes to is not known
+        return ""  # the loss of guessing is not known
     clips = next(plan.clips for plan in assignment.phases if plan.purpose == TRAIN)
     if (epoch + 1) * assignment.training.updates(clips) < _FIRST_UPDATES:
         return ""

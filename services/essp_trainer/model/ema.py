@@ -1,9 +1,9 @@
-"""An exponential moving average (EMA) of a model's weights, which is evaluated and saved instead of them.
+"""An exponential moving average (EMA) of a model's weights, which is evaluated and saved instead of the weights.
 
 Averaged weights smooth out the noise of the last steps and score a little better (Polyak & Juditsky, 1992). After few
 updates n the decay is smaller, (1 + n) / (10 + n), so that the initial weights are soon forgotten. The statistics of
-batch normalisation belong to the weights, so they are averaged too. What is no number that has a mean is copied:
-integers, and tensors with infinities, such as masks of attention, whose average would be NaN.
+batch normalisation belong to the weights, so they are averaged too. Values without a meaningful mean are copied:
+integers, and tensors with infinities, such as attention masks, whose average would be NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Ema:
     """The moving average of one model over its updates."""
 
     def __init__(self, twin: Classifier, decay: float) -> None:
-        """`twin`: a model of the same shape and weights, which becomes the average."""
+        """`twin`: a model with the same shape and weights, which becomes the average."""
         self.model = twin.eval()
         self._decay = decay
         self._average = [(tensor, _has_mean(tensor)) for tensor in _tensors(self.model)]
@@ -36,7 +36,7 @@ class Ema:
 
 
 def _tensors(model: Classifier) -> list[Tensor]:
-    """Its weights and buffers. What has several names is there once."""
+    """Return the model's weights and buffers; a tensor with several names appears once."""
     return list(dict.fromkeys(model.state_dict(keep_vars=True).values()))
 
 

@@ -1,14 +1,14 @@
-"""An encoder of local descriptors that learns, and its linear classifier.
+"""Learns an encoder of local descriptors, and its linear classifier.
 
     first epoch     descriptors of its clips ─▶ a bounded sample ─▶ at its end: PCA, mixture or codebook
     later epochs    clips ─▶ vectors ─▶ a bounded sample ─▶ at the end of each: linear classifier (`fitted.py`)
 
-At the end of the first epoch there is a classifier, too: of vectors that are made of the sampled descriptors alone. If
-the sample has all descriptors, these are the vectors of its clips, and are kept with the later ones.
+The first epoch also ends with a classifier, of vectors that are computed from the sampled descriptors only. If the
+sample contains all descriptors, these are the vectors of its clips, and are kept with the later ones.
 
-Any order of arrival, any batches and any number of ranks give the same numbers.
+The result does not depend on the order of arrival, the batches or the number of ranks.
 
-A clip without a descriptor says nothing, and is not learned from.
+A clip without descriptors is ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS = "rows"
 
 
 class Encoding(Fitted[DescriptorClassifier]):
-    """Implements `essp_trainer.model.port.Trainable`. All of it is on the CPU."""
+    """Implements `essp_trainer.model.port.Trainable`. Runs entirely on the CPU."""
 
     def __init__(self, model: DescriptorClassifier, assignment: Assignment, ranks: Ranks) -> None:
         self._spec = assignment.training.encoder
@@ -70,7 +70,8 @@ class Encoding(Fitted[DescriptorClassifier]):
         return self.fitted_classifier(vectors, labels, self._spec.penalty, tell)
 
     def _end_first_epoch(self, tell: Tell) -> StepResult:
-        """Learn all there is of the sampled descriptors, and forget them only then: who leaves before needs them."""
+        """Learn everything from the sampled descriptors. They are dropped only afterwards: a trainer that leaves
+        earlier still needs them."""
         sample = self._samples[_ROWS]
         kept = sample.entries()
         if kept is None:
@@ -95,7 +96,7 @@ class Encoding(Fitted[DescriptorClassifier]):
         return learned
 
     def _drawn(self, epoch: int, clips: list[NDArray[np.generic]], owners: NDArray[np.int64]) -> Entries:
-        """The descriptors of these clips, each with its ticket."""
+        """Return the descriptors of these clips, each with its ticket."""
         parts = [
             Entries(self.tickets(epoch, owner, len(rows)), np.tile(owner, (len(rows), 1)), rows.astype(np.float32))
             for owner, rows in zip(owners, clips, strict=True)

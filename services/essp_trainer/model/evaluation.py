@@ -1,8 +1,8 @@
-"""One evaluation phase: probabilities of every clip, and the figures computed from them.
+"""One evaluation phase: the probabilities of every clip, and the metrics computed from them.
 
-Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (of more than five classes), mean
-class accuracy and mAP (means over the classes that occur), and the cross entropy. Where labels are learned each by
-itself, top-1 is the share of those whose likeliest label is one of theirs, and there is no mean class accuracy.
+Metrics are by clip and by video (from the mean of its clips' probabilities): top-1, top-5 (with more than five
+classes), mean class accuracy and mAP (means over the classes that occur), and the cross entropy. With independent
+labels, top-1 is the share of clips whose likeliest label is one of their labels, and there is no mean class accuracy.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Evaluation:
         *,
         each_alone: bool = False,
     ) -> None:
-        """`embeds`: the features of the clips are kept, too.
-        `each_alone`: clips of one video have labels of their own, so each stands for itself."""
+        """`embeds`: keep the features of the clips, too. `each_alone`: clips of one video have separate labels, so each
+        counts as a video."""
         self._model = model.to(device)
         self._device = device
         self._classes = classes
@@ -69,7 +69,7 @@ class Evaluation:
         return StepResult(float(log_losses(truth, probabilities).mean()), correct, len(truth))
 
     def table(self) -> ScoreTable:
-        """The scores of all clips, with which the evaluation ends."""
+        """End the evaluation. Returns the scores of all clips."""
         features = None
         if self._head_inputs is not None:
             self._head_inputs.close()
@@ -90,7 +90,8 @@ class Evaluation:
 
 
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
-    """`loss`, and `figures` by clip, `video_...` by video. Raises `PermanentError` if empty."""
+    """Return `loss` and the metrics by clip, and `video_...` by video. Raises `PermanentError` if the table is
+    empty."""
     if len(table) == 0:
         raise PermanentError("an evaluation phase has no clips: no video of it could be decoded")
     videos = by_video(table)
@@ -99,6 +100,6 @@ def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
 
 
 def _figures(labels: Labels, probabilities: NDArray[Any]) -> dict[str, float]:
-    """Those that are reported everywhere; the log loss is called what it is called in training."""
+    """Return the common metrics; the log loss gets the name that it has in training."""
     found = figures(labels, probabilities)
     return {"loss": found.pop("log_loss")} | found

@@ -1,6 +1,6 @@
-"""What a model learns from in one step: the clips of this rank and their classes, or blends of clips and of classes.
+"""What a model learns from in one step: this rank's clips and their classes, or blends of clips and of classes.
 
-Targets are class ids `(B,)`, or where labels are learned each by itself `(B, K)` floats that are 1 for each label.
+Targets are class ids `(B,)`, or for independent labels `(B, K)` floats that are 1 for each label.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from essp_engine.learning.mixing import Blend
 
 
 class Examples:
-    """Clips as they are."""
+    """Clips without blending."""
 
     def __init__(self, clips_BTHWC: Tensor, targets: Tensor) -> None:  # noqa: N803
         self._clips = clips_BTHWC
@@ -23,22 +23,22 @@ class Examples:
         return len(self._clips)
 
     def seen(self, rows: slice) -> Tensor:
-        """What the model sees of these rows, `(B, T, H, W, C)`."""
+        """Return the model's input for these rows, `(B, T, H, W, C)`."""
         return self._clips[rows]
 
     def loss(self, loss_of: Callable[[Tensor], Tensor], rows: slice) -> Tensor:
-        """The sum of the losses of these rows. `loss_of`: that for targets."""
+        """Return the sum of the losses of these rows. `loss_of`: returns the loss for targets."""
         return loss_of(self._targets[rows])
 
     def right(self, best: Tensor, rows: slice) -> Tensor:
-        """How many of these rows have an answer `(B,)`, a class or a label, that counts as right."""
+        """Return how many of these rows have an answer `(B,)`, a class or a label, that counts as correct."""
         answers = self._answers[rows]
         found = best == answers if answers.ndim == 1 else answers.gather(1, best[:, None]) > 0.5
         return found.sum()
 
     @property
     def _answers(self) -> Tensor:
-        """The targets that count as right."""
+        """The targets that count as correct."""
         return self._targets
 
 
@@ -54,7 +54,7 @@ class Blended(Examples):
         partners_BTHWC: Tensor,  # noqa: N803
         partner_targets: Tensor,
     ) -> None:
-        """`normalised`: makes of clips, as they are stored, floats that may be added up."""
+        """`normalised`: converts stored clips to floats that may be added."""
         super().__init__(clips_BTHWC, targets)
         self._blend = blend
         self._normalised = normalised

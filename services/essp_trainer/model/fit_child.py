@@ -1,11 +1,11 @@
 """Fits for `fits.py`: `python -m essp_trainer.model.fit_child CONNECTION`.
 
-    to it      Request, then `GO_ON` each time that it may
-    from it    Step                      how far it is; it stands still until it may go on
-               Learned                   what came of it; it ends
-               Failed                    or what it raised; it ends
+    to it      Request, then `GO_ON` each time it may continue
+    from it    Step                      its progress; it waits until it may continue
+               Learned                   the result; it ends
+               Failed                    or the error; it ends
 
-It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a step.
+It uses neither bus nor store. It ends at once when its parent is gone, even during a step.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _classifier(arrays: Arrays, settings: Mapping[str, Any], tell: Tell) -> Arra
 
 
 FITS: dict[str, Callable[[Arrays, Mapping[str, Any], Tell], Arrays]] = {"encoder": _encoder, "classifier": _classifier}
-"""What can be fitted: of arrays and settings come the arrays of an `Encoder`, or of a `LinearClassifier`."""
+"""What can be fitted: arrays and settings -> the arrays of an `Encoder`, or of a `LinearClassifier`."""
 
 
 def main() -> None:
     """Fit what the parent asks for."""
     parent = to_parent(sys.argv[1])
-    request: Request = pickle.loads(parent.receive())  # noqa: S301  of our own parent
+    request: Request = pickle.loads(parent.receive())  # noqa: S301  from our own parent
     permits = requests(parent)
 
     def say(what: Step | Learned | Failed) -> None:

@@ -1,4 +1,4 @@
-"""What `fits.py` and its child process say to each other: pickles, and `GO_ON`."""
+"""The messages between `fits.py` and its child process: pickles, and `GO_ON`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Request:
     """What to fit."""
 
     fit: str
-    """Of `fit_child.FITS`."""
+    """A key of `fit_child.FITS`."""
     arrays: Arrays
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """As in `Tell`."""
+    """Progress, with the arguments of `Tell`."""
 
     what: str
     done: int
@@ -33,14 +33,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of a fit."""
+    """The result of a fit."""
 
     arrays: Arrays
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What a fit has raised."""
+    """The exception of a fit."""
 
     kind: str
     said: str

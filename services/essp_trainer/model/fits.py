@@ -1,14 +1,14 @@
-"""Where an encoder or a classifier is fitted: in this process, or in a child process if a step of it takes long.
+"""Fits an encoder or a classifier: in this process, or in a child process if one of its steps takes long.
 
-    this process    rows ─▶ the child; hears how far it is, and looks whether the training is to leave or to pause
+    this process    rows ─▶ the child; receives its progress, and checks whether the training should leave or pause
     the child       fits ─▶ arrays
 
-Nothing interrupts a call of numpy, and one may take minutes: the span of the vectors of a few thousand clips. A child
-is ended in the middle of it, and stands still while `tell` waits. It computes as this process would, so what comes of
-it is the same to the last bit.
+A NumPy call cannot be interrupted, and may take minutes (such as the decomposition of a few thousand clips' vectors). A
+child can be ended during such a call, and is stopped while `tell` waits. It computes exactly as this process would, so
+the result is the same to the last bit.
 
-A child that dies, for lack of memory as a rule, fails the training with what to do. It ends with this process, however
-that ends.
+A child that dies, usually because memory has run out, fails the training with a remedy. The child ends with this
+process, however that ends.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from essp_trainer.model.fit_messages import GO_ON, Arrays, Failed, Learned, Requ
 
 _MODULE = "essp_trainer.model.fit_child"
 _WORTH = 10**9
-"""Multiplications; a longest step that has fewer is over before a child has started."""
+"""Number of multiplications; a longest step with fewer is over before a child has started."""
 _LOOK_S = 0.2
-"""How often `tell` is called in the middle of a step."""
+"""Interval at which `tell` is called during a step."""
 _GONE_S = 5.0
-"""Until a child that has closed its connection is gone."""
+"""How long a child may take to end after it has closed its connection."""
 
 
 class FitLeft(Exception):
-    """A fit was left in the middle, because the training is to leave. Nothing has changed but what was told."""
+    """The fit was aborted because the trainer is shutting down. Only progress was reported; nothing else has
+    changed."""
 
 
 def fitted(fit: str, work: int, tell: Tell, arrays: Arrays, **settings: Any) -> Arrays:
-    """What comes of a fit of `fit_child.FITS`. `work`: about how many multiplications its longest step has.
+    """Run a fit of `fit_child.FITS`. `work`: roughly how many multiplications its longest step has.
 
-    `tell` may wait, and what it raises ends the fit. Raises what the fit has raised; of a child, `ValueError` for rows
-    that are too few, and `PermanentError` for what else it has raised, or if it has died. Raises `Unavailable` if no
+    `tell` may block, and an exception that it raises ends the fit. Raises what the fit raises; in a child, `ValueError`
+    for too few rows, and `PermanentError` for any other error or if the child has died. Raises `Unavailable` if no
     child can be started.
     """
     if work < _WORTH:
@@ -58,7 +59,7 @@ def fitted(fit: str, work: int, tell: Tell, arrays: Arrays, **settings: Any) -> 
 
 
 def _answer(child: ChildProcess, request: Request, tell: Tell) -> Arrays:
-    """Let it fit, and tell how far it is."""
+    """Let the child fit, and report its progress."""
     step: Step | None = None
     child.channel.send(pickle.dumps(request))
     while True:
@@ -66,7 +67,7 @@ def _answer(child: ChildProcess, request: Request, tell: Tell) -> Arrays:
             if step is not None:
                 _stand_still(child, step, tell)
             continue
-        match pickle.loads(child.channel.receive()):  # noqa: S301  of our own child
+        match pickle.loads(child.channel.receive()):  # noqa: S301  from our own child
             case Step() as step:
                 tell(step.what, step.done, step.most)
                 child.channel.send(GO_ON)
@@ -77,7 +78,7 @@ def _answer(child: ChildProcess, request: Request, tell: Tell) -> Arrays:
 
 
 def _stand_still(child: ChildProcess, step: Step, tell: Tell) -> None:
-    """Tell the same again. Who is told may wait as long as the job is paused."""
+    """Report the same progress again, with the child stopped: `tell` may block for as long as the job is paused."""
     child.process.send_signal(signal.SIGSTOP)
     tell(step.what, step.done, step.most)
     child.process.send_signal(signal.SIGCONT)

@@ -1,15 +1,16 @@
-"""What is learned by solving, not by steps: samples of all clips, and a linear classifier of their vectors.
+"""Models that are fitted to all clips at once instead of step by step: samples of all clips, and a linear classifier of
+their vectors.
 
     clips ─▶ vectors, with their classes ─▶ a bounded sample ─▶ at the end of each epoch: linear classifier, from zeros
 
-Encoders of descriptors (`encoding.py`) and probes of networks (`probing.py`) learn in this way.
+Encoders of descriptors (`encoding.py`) and probes of networks (`probing.py`) learn this way.
 
-What is sampled depends on the seed of the training, the epoch, the index of the clip and the place of the row
+The sample depends on the training's seed, the epoch, the index of the clip and the number of the row
 (`essp_engine/encoders/rows.py`). So a resumed training, another order of arrival and other batches give the same
-sample. Each rank makes the vectors of its own clips, and all of them keep the same samples; they fit the same
-classifier, and take over that of rank 0 to the last bit.
+sample. Each rank computes the vectors of its own clips, and all ranks keep the same samples. They fit the same
+classifier, and adopt rank 0's to the last bit.
 
-A sample is never changed in place: what is copied for a checkpoint stays as it is.
+A sample is never changed in place, so what is being copied for a checkpoint stays unchanged.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 Head = nn.Linear | nn.Conv3d
 """A last layer: linear, or a convolution of one position."""
 CLIPS = "clips"
-"""The sample that the classifier is learned from: a vector of each clip."""
+"""The sample that the classifier is learned from: one vector per clip."""
 NOTHING = Entries(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 0), np.float32))
 _SEEN = "seen"
 
@@ -62,7 +63,7 @@ T = TypeVar("T")
 
 
 class Fitted(ABC, Generic[ModelT]):
-    """Implements `essp_trainer.model.port.Trainable`, but for what makes vectors of clips."""
+    """Implements `essp_trainer.model.port.Trainable`, except for the computation of vectors."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class Fitted(ABC, Generic[ModelT]):
         ranks: Ranks,
         sizes: Mapping[str, int],
     ) -> None:
-        """`head`: the linear layer of the model that is learned. `where`: the field of the trainer that says how.
-        `sizes`: the most entries of each sample."""
+        """`head`: the linear layer of the model that is learned. `where`: the field of the trainer that configures it.
+        `sizes`: the largest number of entries of each sample."""
         self.updates = 0
         self.where = f"trainers.{assignment.trainer}.{where}"
         self.head = head
@@ -96,32 +97,32 @@ class Fitted(ABC, Generic[ModelT]):
 
     @abstractmethod
     def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
-        """Sample what is to be learned from this rank's clips. Returns `figures_of` them by what is known as yet.
-
-        `owners`: `(n, 2)`, the index of each clip, and its class.
+        """Sample what can be learned from this rank's clips. Returns `figures_of` these clips with the present
+        classifier. `owners`: `(n, 2)`, index and class of each clip.
         """
 
     @abstractmethod
     def end_epoch(self, tell: Tell) -> StepResult:
-        """Learn from the samples, and tell how far that is. Raises `PermanentError` if they are too few.
+        """Learn from the samples, and report progress. Raises `PermanentError` if there are too few.
 
-        Raises `FitLeft` on all ranks if `tell` does on one. Then it can be called again, also after a checkpoint.
+        Raises `FitLeft` on all ranks if `tell` raises it on one. Then it can be called again, also after a checkpoint.
         """
 
     @abstractmethod
     def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
-        """The linear classifier of `(V, D)` vectors."""
+        """Return the linear classifier of `(V, D)` vectors."""
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult:
-        """Sample these clips. The loss is that of the classifier as it is."""
+        """Sample these clips. The returned loss is computed with the current classifier."""
         owners = np.array([(item.clip.index, item.clip.class_id) for item in batch.clips], np.int64).reshape(-1, 2)
         sums = torch.from_numpy(self.taught(batch, owners, share))
         self.updates += 1
+        # Synchronisation point: all ranks sum, also those without a clip.
         self._ranks.sum(sums)
         return StepResult(float(sums[0]) / share.clips, round(float(sums[1])), share.clips)
 
     def files(self) -> Files:
-        """The model, and the samples in place of the state of an optimizer."""
+        """Return the model, and the samples instead of an optimizer state."""
         state: dict[str, NDArray[np.generic]] = {}
         for name, sample in self._samples.items():
             state[f"{name}.{_SEEN}"] = np.array([sample.seen])
@@ -130,15 +131,15 @@ class Fitted(ABC, Generic[ModelT]):
         return {MODEL_FILE: self._model.state_dict(), OPTIMIZER_FILE: as_tensors(state)}
 
     def files_to_come(self) -> Files:
-        """The model: how large the samples will be is not known."""
+        """Return the model: the future size of the samples is not known."""
         return {MODEL_FILE: self._model.state_dict()}
 
     def moving(self) -> Collection[tuple[str, str]]:
-        """Nothing changes but at the end of an epoch."""
+        """Return nothing: tensors change only at the end of an epoch."""
         return ()
 
     def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
-        """The inverse of `files`."""
+        """Restore `files`."""
         load_tensors(self._model, dict(files[MODEL_FILE]))
         self.updates = updates
         state = {name: tensor.numpy().copy() for name, tensor in files[OPTIMIZER_FILE].items()}
@@ -150,21 +151,21 @@ class Fitted(ABC, Generic[ModelT]):
             sample.join(kept, int(state[f"{name}.{_SEEN}"][0]))
 
     def wait_before_update(self, wait: Callable[[], None]) -> None:
-        """Call `wait` once before the model changes: it is being copied."""
+        """Call `wait` once before the model changes, since it is being copied."""
         self._wait = wait
 
     def tickets(self, epoch: int, owner: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Those of so many rows of a clip of an epoch."""
+        """Return the tickets of this many rows of a clip of an epoch."""
         return tickets(f"{self._seed}/{epoch}/{int(owner[0])}", rows)
 
     def entries_of(self, epoch: int, owners: NDArray[np.int64], vectors: NDArray[np.float32]) -> Entries:
-        """A vector of each clip of an epoch, with its ticket."""
+        """Return one vector per clip of an epoch, with its ticket."""
         if not len(vectors):
             return NOTHING
         return Entries(np.concatenate([self.tickets(epoch, owner, 1) for owner in owners]), owners, vectors)
 
     def keep(self, name: str, own: Entries) -> None:
-        """Add what all ranks have found of a batch to a sample. Each sends only what may be kept."""
+        """Add what all ranks have found in a batch to a sample. Each rank sends only what may be kept."""
         sample = self._samples[name]
         if self._ranks.world_size == 1:
             sample.add(own)
@@ -176,11 +177,11 @@ class Fitted(ABC, Generic[ModelT]):
             sample.join(Entries(**arrays), int(part[_SEEN][0]))
 
     def guesses(self, clips: int) -> NDArray[np.float64]:
-        """`figures_of` clips before anything is known: all classes are alike."""
+        """Return `figures_of` clips before anything is learned: all classes are equally likely."""
         return np.array([clips * math.log(self._classes), 0.0])
 
     def figures_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The sum of the losses of these vectors, and how many are classified right."""
+        """Return the sum of the losses of these vectors, and how many are classified correctly."""
         if not len(vectors):
             return np.zeros(2)
         weights, bias = (parameter.detach().cpu().numpy() for parameter in self.head.parameters())
@@ -189,7 +190,7 @@ class Fitted(ABC, Generic[ModelT]):
         return np.array([float(log_losses(labels, probabilities).sum()), float(right)])
 
     def learn_to_classify(self, kept: Entries, tell: Tell) -> StepResult:
-        """Fit the linear classifier. Returns what it is on the clips that it was fitted to."""
+        """Fit the linear classifier. Returns its result on the clips that it was fitted to."""
         log.info("%s learns to classify from %d clips", self.where, len(kept))
         labels = kept.owners[:, 1].astype(np.int32)
         classifier = self.unless_left(lambda: self.classifier_of(kept.rows, labels, tell))
@@ -207,28 +208,31 @@ class Fitted(ABC, Generic[ModelT]):
     def fitted_classifier(
         self, vectors: NDArray[np.floating], labels: NDArray[np.int32], penalty: float, tell: Tell
     ) -> LinearClassifier:
-        """The linear classifier of `(V, D)` vectors as they are."""
+        """Return the linear classifier of `(V, D)` vectors without scaling."""
         work = min(vectors.shape) ** 2 * max(vectors.shape)
         arrays = {"vectors": vectors, "labels": labels}
         return LinearClassifier(**fitted("classifier", work, tell, arrays, classes=self._classes, penalty=penalty))
 
     def unless_left(self, fit: Callable[[], T]) -> T:
-        """What all ranks fit. Raises `FitLeft` on all of them if one has left it."""
+        """Run a fit on all ranks. Raises `FitLeft` on all of them if one has left it."""
         left, found = torch.zeros(1, dtype=torch.int64), None
         try:
             found = fit()
         except FitLeft:
             left[0] = 1
+        # Synchronisation point: all ranks leave the fit, or none does.
         self._ranks.max(left)
         if found is None or left[0]:
             raise FitLeft
         return found
 
     def take_over(self, part: nn.Module, learn: Callable[[], None]) -> None:
-        """Change a part of the model, on all ranks to the same bits."""
+        """Change a part of the model, to the same bits on all ranks."""
+        # A checkpoint's copy of the present weights must be complete before they change.
         wait, self._wait = self._wait, None
         if wait is not None:
             wait()
         learn()
+        # Ranks may round differently; rank 0's result counts.
         if self._ranks.world_size > 1:
             load_state(part, self._ranks.broadcast(state_bytes(part)))

@@ -1,4 +1,4 @@
-"""The running figures of one phase: loss, accuracy, speed, and how long the model waited for clips."""
+"""The running metrics of one phase: loss, accuracy, speed, and how long the model waited for clips."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Clock = Callable[[], float]
 
 @dataclass
 class Meter:
-    """The running figures of one phase.
+    """The running metrics of one phase.
 
-    `sums` can be saved and restored, so a resumed phase reports the whole of it.
+    `sums` can be saved and restored, so a resumed phase reports all of it.
     """
 
     clock: Clock = time.monotonic
@@ -24,9 +24,9 @@ class Meter:
     correct: int = 0
     clips: int = 0
     place: int = 0
-    """Clips of the phase up to which it has counted; those that were skipped are among them."""
+    """Index in the phase up to which clips have been counted, including skipped ones."""
     waited_s: float = 0.0
-    """Time the model waited for clips to come, and for those it was done with to be released."""
+    """Time for which the model waited for clips to arrive, and for finished ones to be released."""
     earlier_s: float = 0.0
     """Time spent on this phase before the training was resumed."""
 
@@ -36,7 +36,7 @@ class Meter:
 
     @classmethod
     def of(cls, sums: dict[str, float], clock: Clock) -> Meter:
-        """A meter that continues from the `sums` of an earlier one."""
+        """Return a meter that continues from the `sums` of an earlier one."""
         return cls(
             clock,
             loss_sum=sums.get("loss_sum", 0.0),
@@ -48,7 +48,7 @@ class Meter:
         )
 
     def add(self, result: StepResult | LaunchedStep, place: int) -> None:
-        """Count one batch, which ends at `place`; one that is only launched is counted when the next one comes. Raises
+        """Count one batch, which ends at `place`. A launched batch is counted when the next one comes. Raises
         `Diverged`."""
         self.settle()
         if isinstance(result, LaunchedStep):
@@ -57,12 +57,12 @@ class Meter:
             self._count(result, place)
 
     def pass_over(self, place: int) -> None:
-        """Count nothing of a batch that ends at `place`, since all of its clips were skipped. Raises `Diverged`."""
+        """Skip a batch that ends at `place`, because all of its clips were skipped. Raises `Diverged`."""
         self.settle()
         self.place = place
 
     def settle(self) -> None:
-        """Wait for the last batch, and count it. All ranks do so at the same places. Raises `Diverged`."""
+        """Wait for the last batch, and count it. All ranks do so at the same points. Raises `Diverged`."""
         launched, self._launched = self._launched, None
         if launched is not None:
             step, place = launched
@@ -75,7 +75,7 @@ class Meter:
         self.place = place
 
     def leave_out(self, seconds: float) -> None:
-        """Leave a pause out of the time of the phase."""
+        """Exclude a pause from the time of the phase."""
         self._started += seconds
 
     @property
@@ -95,7 +95,7 @@ class Meter:
 
     @property
     def data_wait_ratio(self) -> float:
-        """Share of the time spent waiting for clips to come and to be released."""
+        """Share of the time for which the model waited for clips to arrive and to be released."""
         return min(1.0, self.waited_s / self.seconds) if self.seconds > 0 else 0.0
 
     @property
@@ -104,7 +104,7 @@ class Meter:
         return self.clips / self.seconds if self.seconds > 0 else 0.0
 
     def sums(self) -> dict[str, float]:
-        """What `of` takes."""
+        """Return the input of `of`."""
         return {
             "loss_sum": self.loss_sum,
             "correct": float(self.correct),
@@ -115,7 +115,7 @@ class Meter:
         }
 
     def pace(self) -> dict[str, float]:
-        """The figures that every kind of phase has."""
+        """Return the metrics that every kind of phase has."""
         return {
             "clips": float(self.clips),
             "seconds": self.seconds,

@@ -2,12 +2,12 @@
 
     loss ──scaled──▶ backward ──▶ gradients, summed over the ranks ──clip──▶ norm ──step──▶ parameters
 
-In float16 small gradients would become zero, so the loss is multiplied by a large factor before the backward pass
-(Micikevicius et al., "Mixed Precision Training", 2018). A factor that was too large shows as a gradient that is not
-finite: the step is skipped and the factor halved. The factor is part of the state, so that a resumed training takes and
-skips the same steps. Ranks add up gradients before they check them, so all ranks decide alike.
+In float16, small gradients would become zero, so the loss is multiplied by a large factor before the backward pass
+(Micikevicius et al., "Mixed Precision Training", 2018). A factor that was too large shows as a non-finite gradient: the
+step is skipped and the factor halved. The factor is part of the state, so that a resumed training takes and skips the
+same steps. Ranks sum gradients before they check them, so all ranks decide alike.
 
-On a GPU one kernel updates all parameters, and it decides itself whether to skip: the host does not wait for that.
+On a GPU, one kernel updates all parameters and decides itself whether to skip, so the host does not wait.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from essp_engine.learning.models import Classifier
 
 _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"
 _STEPS, _SQUARE = "steps/", "square/"
-"""Beside the momentum of each parameter, under its name; no parameter's name contains a slash. AdamW has the average of
-squares of each, too, and the number of its steps, which are fewer for those that were frozen at first."""
+"""Prefixes of further tensors per parameter, in addition to the momentum, which has the parameter's name; no
+parameter's name contains a slash. AdamW also has the average of squares, and the number of steps, which is smaller for
+parameters that were frozen at first."""
 _NETWORK = "backbone."
-"""Begins the names of all parameters, and is nothing that a job says."""
+"""Prefix of all parameter names, which a job does not write."""
 _PLACES = frozenset(
     {
         *("relative_position_bias_table", "rel_pos_h", "rel_pos_w", "rel_pos_t", "rel_pos_hw"),
@@ -35,8 +36,8 @@ _PLACES = frozenset(
         *("cls_token", "class_token"),
     }
 )
-"""Ends the names of what transformers add for where a token is, or for that of the class. It decays as little as biases
-do, as in `no_weight_decay` of the authors of Swin and MViT and of timm, and in the recipes of torchvision."""
+"""Suffixes of the names of a transformer's position and class embeddings. Like biases, they are exempt from weight
+decay, as in `no_weight_decay` of the authors of Swin and MViT and of timm, and in torchvision's recipes."""
 _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
@@ -46,7 +47,7 @@ class Optimiser:
 
     def __init__(self, model: Classifier, rates: OptimizerSpec, scaling: bool, fused: bool = False) -> None:
         """`scaling`: gradients are computed in float16, so the loss is scaled. `fused`: one kernel for all parameters,
-        which skips steps that are not finite by itself."""
+        which skips non-finite steps itself."""
         self._model = model
         self._limit = rates.clip_grad_norm
         self._fused = fused
@@ -60,7 +61,7 @@ class Optimiser:
             )
         self._has_momentum = self._adam or bool(rates.momentum)
         if fused and not self._adam and rates.momentum:
-            # Where it skips the first step, torch would leave the momentum as it finds the memory.
+            # If the kernel skipped the first step, torch would leave the momentum uninitialised.
             for parameter in model.parameters():
                 self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
         self._scaler = torch.amp.GradScaler(model.mean.device.type, enabled=scaling)
@@ -72,32 +73,32 @@ class Optimiser:
         self._optimizer.zero_grad(set_to_none=True)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The scaled loss, of which to take the gradient."""
+        """Return the scaled loss, whose gradient is to be computed."""
         return self._scaler.scale(loss)
 
     def clip(self) -> Tensor:
-        """Clip the norm of all gradients to the limit. Returns their norm before that."""
+        """Clip the norm of all gradients to the limit. Returns the norm before clipping."""
         self._scaler.unscale_(self._optimizer)
         return nn.utils.clip_grad_norm_(self._model.parameters(), self._limit)
 
     def may_skip(self) -> Tensor:
-        """Whether a gradient that is not finite may come from the scale, so that `step` skips the update."""
+        """Return whether a non-finite gradient may be due to the scale, so that `step` skips the update."""
         return self._scaler.scale(torch.ones((), device=self._model.mean.device)) > _LEAST_SCALE
 
     def step(self, finite: Tensor) -> None:
-        """Update the parameters unless a gradient is not finite, and adapt the scale.
+        """Update the parameters unless a gradient is non-finite, and adapt the scale.
 
-        `finite`: whether all of them are. It is read if the optimiser is fused, and else known to be so, or may be
-        skipped by the scale.
+        `finite`: whether all gradients are finite. Only a fused optimizer reads it; otherwise the gradients are known
+        to be finite, or the scaler may skip the step.
         """
         if self._fused and not self._scaler.is_enabled():
-            # What GradScaler tells a fused optimiser, where there is one.
+            # What GradScaler would pass to a fused optimizer.
             self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
     def state(self) -> dict[str, Tensor]:
-        """The momentum of every parameter, by name, AdamW's squares and steps, and the scale; not copied."""
+        """Return the momentum of every parameter by name, AdamW's squares and steps, and the scale; not copied."""
         momentum = "exp_avg" if self._adam else "momentum_buffer"
         known = [
             (name, state)
@@ -115,7 +116,7 @@ class Optimiser:
         return held
 
     def state_to_come(self) -> dict[str, Tensor]:
-        """Shapes and types of what `state` gives once every parameter has been updated; on the device `meta`."""
+        """Return shapes and types of `state` once every parameter has been updated; on the device `meta`."""
         to_come = {
             before + name: torch.empty_like(parameter, device="meta")
             for before in ("", _SQUARE)[: 1 + self._adam]
@@ -146,12 +147,12 @@ class Optimiser:
 
 
 def _like(parameter: Tensor, values: Tensor) -> Tensor:
-    """A copy in the memory layout of the parameter: another one may round differently in the last bit."""
+    """Return a copy with the parameter's memory layout: another layout may round differently in the last bit."""
     return torch.empty_like(parameter, requires_grad=False).copy_(values)
 
 
 def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
-    """Parameters by what the rate is multiplied with, and by whether they decay."""
+    """Group the parameters by the factor of their rate, and by whether they decay."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         decays = rates.decay_all or (parameter.ndim > 1 and name.rpartition(".")[2] not in _PLACES)
@@ -169,17 +170,17 @@ def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
 
 
 def stands(rates: OptimizerSpec, name: str) -> bool:
-    """Whether the job lets a parameter, or a layer, stay as it is."""
+    """Whether the job freezes a parameter or a layer, with the rate 0."""
     return _factor(rates, name) == 0
 
 
 def _factor(rates: OptimizerSpec, name: str) -> float:
-    """What the rate of a parameter, or of a layer's, is multiplied with."""
+    """Return the factor of the rate of a parameter, or of a layer's parameters."""
     fitting = [path for path in rates.layers if _below(name, path)]
     return rates.layers[max(fitting, key=len)] if fitting else 1.0
 
 
 def _below(name: str, path: str) -> bool:
-    """Whether the parameter or layer of this name is that of the path, or in it."""
+    """Whether the parameter or layer with this name is the one at the path, or inside it."""
     inside = f"{name.removeprefix(_NETWORK)}."
     return not path or inside.startswith(f"{path}.")

@@ -1,4 +1,4 @@
-"""What a session trains, whatever it is: a network (`training.py`), a probe of one (`probing.py`), or an encoder of
+"""The interface of what a session trains: a network (`training.py`), a probe of one (`probing.py`), or an encoder of
 descriptors (`encoding.py`)."""
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ class Trainable(Protocol):
     """One model being trained. All ranks call the same methods in the same order."""
 
     updates: int
-    """Steps so far."""
+    """Number of steps so far."""
 
     @property
     def evaluated(self) -> AnyClassifier:
         """The model to evaluate and save."""
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
-        """Learn from one batch, of which this rank has `share`. `shape`: that of its clips, on all ranks."""
+        """Learn from one batch. This rank has `share` of it; `shape` is the shape of the batch's clips, equal on all
+        ranks."""
 
     def end_epoch(self, tell: Tell) -> StepResult | None:
-        """All clips of a training phase have come. What was learned of all of them together, if that is so.
+        """All clips of a training phase have come. Returns the result of learning from all of them together, if the
+        model does.
 
-        Tells how far it is with what takes long. Raises `FitLeft` on all ranks if `tell` does on one; then a checkpoint
-        can be made as if it had not been called.
+        Reports the progress of long computations. Raises `FitLeft` on all ranks if `tell` raises it on one; then a
+        checkpoint can be made as if this had not been called.
         """
 
     def files(self) -> Files:
-        """All that a checkpoint has to hold, not copied; the weights to evaluate are in MODEL_FILE."""
+        """Return everything that a checkpoint must contain, not copied; the weights to evaluate are in MODEL_FILE."""
 
     def files_to_come(self) -> Files:
-        """Shapes and types of what `files` gives once the training is under way; may be on the device `meta`."""
+        """Return shapes and types of `files` once the training is under way; possibly on the device `meta`."""
 
     def moving(self) -> Collection[tuple[str, str]]:
-        """File and name of those tensors that may change before `wait_before_update` was waited for."""
+        """Return file and name of the tensors that may change before the wait of `wait_before_update` is over."""
 
     def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
-        """The inverse of `files`."""
+        """Restore `files`."""
 
     def wait_before_update(self, wait: Callable[[], None]) -> None:
-        """Call `wait` once before the other tensors of `files` change: they are being copied."""
+        """Call `wait` once before the other tensors of `files` change, since they are being copied."""

@@ -1,11 +1,11 @@
-"""A linear probe of a network: its last layer is learned without steps, and the rest stays as it is.
+"""A linear probe of a network: its last layer is fitted directly, and the rest is frozen.
 
     clips ─▶ network, as in evaluation ─▶ what its last layer reads ─▶ at the end of each epoch: linear classifier
 
-There is no rate to choose, and one epoch of few clips is enough. What a clip is to the last layer is a mean over its
-frames, and over places where that layer is a convolution: the logits of a clip are such means as well, and both layers
-are linear, so what is learned of the means is what the network computes. The classifier learns from numbers of mean 0
-and spread 1, whatever their units are in this network; the layer that is kept is for the numbers as they are.
+There is no learning rate to choose, and one epoch of few clips is enough. The input of the last layer is averaged over
+the frames of a clip, and over positions if that layer is a convolution. The logits of a clip are such means as well,
+and the layer is linear, so a classifier of the means computes what the network computes. The classifier is fitted to
+inputs standardised to mean 0 and spread 1; its weights are then converted for the original inputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from essp_trainer.model.fitted import CLIPS, Fitted, Head
 from essp_trainer.model.step_result import StepResult
 
 _LEAST_SPREAD = 0.01
-"""A number that spreads less than this share of the mean spread is as good as constant."""
+"""An input that varies less than this share of the mean spread counts as constant."""
 
 
 class Probing(Fitted[Classifier]):
@@ -47,7 +47,7 @@ class Probing(Fitted[Classifier]):
         self._half = half_type(training.amp, device)
 
     def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
-        """Send these clips through the network, and sample what its last layer reads."""
+        """Run these clips through the network, and sample the inputs of its last layer."""
         vectors = self._vectors(batch, share)
         figures = self.figures_of(vectors, owners[:, 1]) if self.head.weight.any() else self.guesses(len(owners))
         self.keep(CLIPS, self.entries_of(batch.plan.epoch, owners, vectors))
@@ -87,7 +87,7 @@ class Probing(Fitted[Classifier]):
 
 
 def _last(model: Classifier, name: str) -> Head:
-    """The layer that is learned, which may have dropout before it."""
+    """Return the layer that is learned; dropout may precede it."""
     layer = model.head[-1] if isinstance(model.head, nn.Sequential) else model.head
     if not isinstance(layer, Head):
         raise TypeError(f"the last layer of {name} is a {type(layer).__name__}")

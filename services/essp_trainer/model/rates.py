@@ -1,15 +1,15 @@
-"""The learning rate of a training at each place of its plan: that of the job, and of what people have changed since.
+"""The learning rate of a training at each position of its plan, from the job and from later changes.
 
-A change counts from the place on at which it was taken, which is between two batches and the same for all ranks. The
-places are kept in the checkpoints and told to the master. So the rate at a place follows from the job and the changes
-before that place alone, and a training that resumes, from before a change or after it, takes the same steps again.
+A change applies from the position at which it was taken, which lies between two batches and is the same on all ranks.
+The positions are kept in the checkpoints and reported to the master. So the rate at a position depends only on the job
+and on earlier changes, and a training that resumes, before or after a change, takes the same steps again.
 
-    taken for the first time           at the present place
-    resumed from before its place      at that place again, where the master knows it; else at the present one
+    taken for the first time           at the present position
+    resumed from before its place      at that position again if the master knows it; else at the present one
     after another change               never before that one, so that the later change has the last word
 
-Where a change was taken and nothing was saved since, and the master has not heard of it, it is taken at another place
-after all; then nothing that is kept knows of the first one.
+If a change was taken, and neither a checkpoint nor the master has recorded that, it may be taken at another position
+after a restart; then nothing that was stored refers to the first one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rates:
 
     def __init__(self, assignment: Assignment) -> None:
         self.seen = 0
-        """Number of the last change that it knows of, whomever that concerns."""
+        """Number of the last change that it has seen, for any trainer."""
         self._assignment = assignment
         self._taken: tuple[TakenChange, ...] = ()
         self._settings: list[tuple[Place, TrainerSpec]] = []
@@ -42,13 +42,13 @@ class Rates:
         return self._taken
 
     def at(self, plan: PhasePlan, begin: int) -> float:
-        """The rate for the batch that begins with this clip of a training phase."""
+        """Return the rate for the batch that begins with this clip of a training phase."""
         place = Place(plan.epoch, begin)
         training = next(training for since, training in reversed(self._settings) if since <= place)
         return rate_at(training, self._assignment.spec.epochs, plan, begin)
 
     def restore(self, taken: Iterable[TakenChange]) -> None:
-        """Go on with the changes of a checkpoint."""
+        """Continue with the changes of a checkpoint."""
         self._taken = tuple(taken)
         training = self._assignment.training
         self._settings = [(BEGINNING, training)]
@@ -58,9 +58,9 @@ class Rates:
             self._settings.append((change.place, training))
 
     def take(self, changes: Iterable[Change], position: Position) -> list[TakenChange]:
-        """Take those changes of the job that concern this training, and that it has not. Returns them.
+        """Take the changes of the job that concern this training and are new to it. Returns them.
 
-        `position`: of the training now, between two batches.
+        `position`: the present position of the training, between two batches.
         """
         trainer, held = self._assignment.trainer, {change.number for change in self._taken}
         news = []

@@ -1,6 +1,6 @@
 """The learning rate as a function of the progress of a training, counted in epochs or in updates.
 
-It has no state to save, so a resumed training gets the same rate on any number of ranks. The rate is that of the whole
+It has no state to save, so a resumed training gets the same rate on any number of ranks. The rate is for the whole
 batch, however many ranks share it.
 """
 
@@ -16,7 +16,7 @@ _COLD = 0.01
 
 
 def rate_at(training: TrainerSpec, epochs: int, plan: PhasePlan, begin: int) -> float:
-    """The rate for the batch that begins with clip `begin` of a training phase."""
+    """Return the rate for the batch that begins with clip `begin` of a training phase."""
     if training.optimizer.unit == "epochs":
         return learning_rate(training.optimizer, epochs, plan.epoch + begin / plan.clips)
     each = training.updates(plan.clips)
@@ -24,7 +24,8 @@ def rate_at(training: TrainerSpec, epochs: int, plan: PhasePlan, begin: int) -> 
 
 
 def learning_rate(rates: OptimizerSpec, whole: float, done: float) -> float:
-    """The rate after `done` of `whole`, both in the unit of `rates`: 2.5 epochs is the middle of the third one."""
+    """Return the rate after `done` of `whole`, both in the unit of `rates`: 2.5 epochs is the middle of the
+    third one."""
     schedule = _cosine if rates.schedule == "cosine" else _steps
     return rates.lr * _warm_up(rates, done) * schedule(rates, whole, done)
 

@@ -1,7 +1,7 @@
-"""What a step gave: loss and accuracy, or that it diverged.
+"""The result of a step: loss and accuracy, or that it diverged.
 
-On a GPU a step is only launched, and its figures come later. To ask for them at once would let the GPU wait for the
-host in each step. So a step returns `LaunchedStep`, whose figures are read when the next step has been launched.
+On a GPU a step is only launched, and its metrics arrive later. Reading them at once would make the GPU wait for the
+host in each step. So a step returns `LaunchedStep`, whose metrics are read when the next step has been launched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from essp_common.errors import PermanentError
 
 
 class Diverged(PermanentError):
-    """The loss or its gradient is not a finite number; that step changed no parameter."""
+    """The loss or its gradient is not finite; that step changed no parameter."""
 
     kind = "diverged"
 
@@ -32,11 +32,11 @@ class StepResult:
 
 
 class LaunchedStep:
-    """The figures of a step, on their way from the device."""
+    """The metrics of a step, in transfer from the device."""
 
     def __init__(self, figures: tuple[Tensor, ...], clips: int, where: str) -> None:
-        """`figures`: loss, correct clips, norm of the gradient, and whether the scale of the loss may be why that is
-        not finite (`Optimiser.may_skip`). `where`: the update and the epoch, for an error."""
+        """`figures`: loss, correct clips, norm of the gradient, and whether the loss scale may be the reason for a
+        non-finite norm (`Optimiser.may_skip`). `where`: the update and the epoch, for an error."""
         device = figures[0].device
         self._figures = torch.stack([figure.double() for figure in figures]).to("cpu", non_blocking=True)
         self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
@@ -44,7 +44,7 @@ class LaunchedStep:
         self._where = where
 
     def result(self) -> StepResult:
-        """Wait for the figures. Raises `Diverged`."""
+        """Wait for the metrics. Raises `Diverged`."""
         if self._arrived is not None:
             self._arrived.synchronize()
         loss, correct, norm, may_skip = self._figures.tolist()

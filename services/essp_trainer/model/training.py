@@ -1,13 +1,14 @@
-"""A model being trained, and the step, read from top to bottom.
+"""A model being trained, and the step, to be read from top to bottom.
 
 A training gives the same parameters to the last bit whether or not it was stopped and resumed, and whatever else runs
-in the process (on a CPU; same machine, same number of threads and ranks): nothing uses torch's global random generator,
+in the process (on a CPU, with the same machine, threads and ranks): nothing uses torch's global random generator,
 dropout is seeded for each update from (seed of the training, update), and the learning rate is a function of the
 progress.
 
-On several ranks each step equals that of one rank on the whole batch, except for the order in which floats are added:
-each rank computes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the gradient. A
-rank without a clip in a batch still takes part in the step, because the others wait for it (`docs/decisions/0018`).
+With several ranks, each step equals the step of a single rank on the whole batch, except for the order of
+floating-point additions: each rank computes the gradient of its own clips' share of the mean loss, and the sum over the
+ranks is the gradient. A rank without a clip in a batch still takes part in the step, because the others wait for it
+(`docs/decisions/0018`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ AUXILIARY_WEIGHT = 0.4
 
 
 def class_weights(assignment: Assignment, device: torch.device) -> Tensor | None:
-    """`(K,)` float32, in the order of the classes; None: all count 1."""
+    """Return `(K,)` float32 weights, in the order of the classes; None if all are 1."""
     given = assignment.training.class_weights
     return torch.tensor([given.get(name, 1.0) for name in assignment.classes], device=device) if given else None
 
@@ -68,7 +69,7 @@ class Training:
         ranks: Ranks,
         rates: Rates,
     ) -> None:
-        """`ema`: averages the weights of the model, if the job asks for it. `rates`: those to learn at."""
+        """`ema`: averages the weights of the model, if the job asks for it. `rates`: the learning rates."""
         take_any_batch(model, ranks)
         if ranks.world_size > 1 or 0 < assignment.training.micro_batch < assignment.training.batch_size:
             require_clips_first(model, assignment.training.augment.crop)
@@ -80,7 +81,7 @@ class Training:
         self.updates = 0
         self._spec = assignment.training
         self._labels = len(assignment.classes) if assignment.learns_labels else 0
-        """How many are learned, each by itself; 0: classes are."""
+        """Number of independent labels; 0 if classes are learned."""
         self._loss_of = loss(
             self._spec.loss,
             self._spec.label_smoothing,
@@ -93,14 +94,14 @@ class Training:
         self._device = device
         self._ranks = ranks
         self._most_clips = largest_share(self._spec.batch_size, ranks.world_size)
-        """Of a batch, on one rank."""
+        """Largest number of a batch's clips on one rank."""
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)
         self._wait: Callable[[], None] | None = None
         self._head = model.head
         self._of_head = set(model.head.parameters())
         self._frozen = False
-        """Only the head learns."""
+        """Whether only the head learns."""
         self.optimiser = Optimiser(
             self.model, self._spec.optimizer, scaling=self._half == torch.float16, fused=self._launches
         )
@@ -111,20 +112,20 @@ class Training:
         return self.model if self.ema is None else self.ema.model
 
     def files(self) -> Files:
-        """The weights to evaluate, those being trained if they are others, and the state of the optimizer."""
+        """Return the weights to evaluate, the weights being trained if they differ, and the optimizer state."""
         return self._weights() | {OPTIMIZER_FILE: self.optimiser.state()}
 
     def files_to_come(self) -> Files:
-        """When every parameter has been updated."""
+        """Return `files` for the time when every parameter has been updated."""
         return self._weights() | {OPTIMIZER_FILE: self.optimiser.state_to_come()}
 
     def moving(self) -> Collection[tuple[str, str]]:
-        """What a forward pass changes."""
+        """Return the tensors that a forward pass changes."""
         trained = MODEL_FILE if self.ema is None else TRAINED_FILE
         return {(trained, name) for name, _ in self.model.named_buffers(remove_duplicate=False)}
 
     def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
-        """Weights, momentum and the update counter of a checkpoint."""
+        """Load weights, momentum and the update counter of a checkpoint."""
         load_tensors(self.evaluated, files[MODEL_FILE])
         if self.ema is not None:
             load_tensors(self.model, files[TRAINED_FILE])
@@ -132,11 +133,11 @@ class Training:
         self.updates = updates
 
     def wait_before_update(self, wait: Callable[[], None]) -> None:
-        """Call `wait` once before parameters, momentum or the moving average change: they are being copied."""
+        """Call `wait` once before parameters, momentum or the moving average change, since they are being copied."""
         self._wait = wait
 
     def end_epoch(self, tell: Tell) -> None:
-        """A network has learned from each batch by itself."""
+        """Do nothing: a network has learned from each batch."""
 
     def _weights(self) -> Files:
         files: Files = {MODEL_FILE: self.evaluated.state_dict()}
@@ -145,18 +146,23 @@ class Training:
         return files
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
-        """Train on one batch, of which this rank has `share`. `shape`: that of its clips, on all ranks.
+        """Train on one batch. This rank has `share` of it. `shape`: of the batch's clips, on all ranks.
 
-        On a CPU raises `Diverged`; on a GPU `LaunchedStep.result` does. Either way such a step changes no parameter.
+        Raises `Diverged` on a CPU; on a GPU, `LaunchedStep.result` does. Either way, such a step changes no parameter.
         """
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
             self.optimiser.start(self._rates.at(batch.plan, batch.begin))
+            # Synchronisation point: within `_backward`, gradients are exchanged while they are computed.
+            # `_over_all_ranks` then sums loss and accuracy.
             loss, correct = self._over_all_ranks(*self._backward(batch, share, shape))
             norm = self.optimiser.clip()
             where = f"update {self.updates} of epoch {batch.plan.epoch}"
             launched = LaunchedStep((loss, correct, norm, self.optimiser.may_skip()), share.clips, where)
+            # A CPU has the metrics now. On a GPU the host does not wait for them; they are read after the next launch.
             result = launched if self._launches else launched.result()
+            # A checkpoint may still be copying parameters and momentum: wait for it as late as possible, but before
+            # they change.
             self._end_wait()
             self.optimiser.step(torch.isfinite(loss) & torch.isfinite(norm))
         self.updates += 1
@@ -165,7 +171,7 @@ class Training:
         return result
 
     def _waiting(self, assignment: Assignment, ranks: Ranks) -> set[nn.Parameter]:
-        """The parameters whose gradients are exchanged after the backward pass."""
+        """Return the parameters whose gradients are exchanged after the backward pass."""
         if ranks.world_size == 1:
             return set()
         return gradients_that_wait(self.model, assignment.training.augment.crop, self._still)
@@ -177,7 +183,7 @@ class Training:
 
     def _backward(self, batch: Batch, share: Share, shape: ClipShape) -> tuple[Tensor, Tensor]:
         """Compute gradients, summed over the ranks. Returns this rank's part of the mean loss, and its number of
-        correct clips: where clips are blended, those given the class that is worth more."""
+        correct clips; a blended clip counts as correct if it gets the class with the larger weight."""
         examples = self._examples(batch, share, shape)
         total, correct = torch.zeros((), device=self._device), torch.zeros((), dtype=torch.int64, device=self._device)
         passes = self._passes(len(examples))
@@ -187,6 +193,7 @@ class Training:
             with torch.autocast(self._device.type, dtype=self._half, enabled=self._half is not None):
                 scores = self.model(examples.seen(rows))
                 loss = examples.loss(partial(self._loss, scores), rows) / share.clips
+            # Earlier passes only accumulate. The last one completes the gradients, so their exchange may start.
             if rows is passes[-1]:
                 self._gradients.begin()
             self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
@@ -196,8 +203,8 @@ class Training:
         return total, correct
 
     def _passes(self, clips: int) -> list[slice]:
-        """Which of this rank's clips go through the network together. All ranks have the same number of passes, since
-        they meet in each normalisation."""
+        """Return the clips of this rank that go through the network together, as slices. All ranks have the same number
+        of passes, since they synchronise in each normalisation."""
         most = self._spec.micro_batch
         if not most:
             return [slice(0, clips)]
@@ -225,7 +232,7 @@ class Training:
         return torch.zeros(0, shape.frames, side, side, shape.channels, dtype=kind, device=self._device)
 
     def _loss(self, scores: Scores, targets: Tensor) -> Tensor:
-        """Sum of the losses of the clips."""
+        """Return the sum of the losses of the clips."""
         loss = self._loss_of(scores.logits, targets)
         if scores.auxiliary is not None:
             loss = loss + AUXILIARY_WEIGHT * self._loss_of(scores.auxiliary, targets)
@@ -251,8 +258,9 @@ class Training:
 
 
 def _learned(model: Classifier, training: TrainerSpec) -> list[nn.Parameter]:
-    """The parameters that learn. Others have no gradient: those that the network has fixed, and those of layers that
-    the job lets stand, which would add to the norm that is clipped. Raises `ConfigError` if nothing learns."""
+    """Return the parameters that learn, and disable the gradients of the rest, which would add to the clipped norm:
+    parameters that the network has fixed, and layers that the job freezes. Raises `ConfigError` if nothing learns.
+    """
     for name, parameter in model.named_parameters():
         if stands(training.optimizer, name):
             parameter.requires_grad_(False)
@@ -273,8 +281,8 @@ def _learned(model: Classifier, training: TrainerSpec) -> list[nn.Parameter]:
 
 
 def _still(model: Classifier, training: TrainerSpec) -> list[nn.Module]:
-    """The normalisations whose statistics stand: those of layers that stand, and with partial batch normalisation all
-    but the first (Wang et al., "Temporal Segment Networks", 2016, section 3.2)."""
+    """Return the normalisations with frozen statistics: those in frozen layers, and with partial batch normalisation
+    all but the first (Wang et al., "Temporal Segment Networks", 2016, section 3.2)."""
     layers = batch_norms(model)
     partial = [*layers][1:] if training.partial_bn else []
     return [layer for path, layer in layers.items() if path in partial or stands(training.optimizer, path)]

@@ -31,8 +31,8 @@ def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: P
     stores = Stores(("file:///",))
     wanted = [str(tmp_path / name) for name in ("empty", "others", "missing", "missing.mp4")]
     empty, others, missing, file = (str(row.error) for row in find(wanted, stores))
-    assert empty.startswith(f"empty: there is no video in the folder {tmp_path}/empty; what ends in one of these is")
-    assert f"there is no video in the folder {tmp_path}/others, only 2 other files; what ends in" in others
+    assert empty.startswith(f"empty: there is no video in the folder {tmp_path}/empty; files with these suffixes are")
+    assert f"there is no video in the folder {tmp_path}/others, only 2 other files; files with these suffixes" in others
     assert ", .mp4, " in empty and ".rmvb" not in empty and ".png" not in empty  # noqa: PT018
     assert missing == f"missing: there is no file {tmp_path}/missing"
     assert file == f"missing: there is no file {tmp_path}/missing.mp4"

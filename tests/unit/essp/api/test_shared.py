@@ -21,10 +21,12 @@ import torch
 from torch.utils.data import DataLoader
 
 import essp
+from essp.api import epochs as epochs_module
 from essp.api import shared as shared_module
 from essp.records import ring
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.records.chunk import Record
+from tests.harness.refused import refused
 from tests.unit.essp.api.numbered_records import RECORDS, build, damage, image, taken
 
 BATCH = 4
@@ -123,7 +125,7 @@ def test_who_comes_late_finds_what_is_over_empty(shared: essp.SharedRecords) -> 
     shared.set_epoch(7)
     late.set_epoch(7)
     assert next(iter(shared)).meta["epoch"][0] == 7
-    with pytest.raises(ConfigError, match="epoch: -1 is not a whole number from 0 to"):
+    with refused("epoch", "range"):
         late.set_epoch(-1)
     late.close()
 
@@ -161,14 +163,15 @@ def test_what_is_closed_loads_no_state(shared: essp.SharedRecords) -> None:
     """It looked for a lock under a number that was another file's by then."""
     state = shared.state_dict()
     shared.close()
-    with pytest.raises(ConfigError, match="is not there: it was closed"):
+    with refused("address", "not_found"):
         shared.load_state_dict(state)
 
 
 @pytest.mark.parametrize("used", [3, None, "ab", [[1]], [[0, 1.5]], [[3, 2]], [[0, 10**30]]])
 def test_a_state_has_spans(shared: essp.SharedRecords, used: Any) -> None:
-    with pytest.raises(ConfigError, match="are not spans of an epoch"):
+    with pytest.raises(ConfigError) as caught:
         shared.load_state_dict({**shared.state_dict(), "used": used})
+    assert caught.value.field == "state"
 
 
 def test_an_iteration_that_another_thread_ended_says_so(shared: essp.SharedRecords) -> None:
@@ -260,14 +263,14 @@ def test_who_shares_a_loader_shows_its_version_from_anywhere(tmp_path: Path, mon
 def test_states_that_cannot_be_loaded(raw: Path, shared: essp.SharedRecords) -> None:
     state = shared.state_dict()
     for wrong in ([(3, 2)], [(0, 99)], [(-1, 4)]):
-        with pytest.raises(ConfigError, match="are not spans of an epoch"):
+        with refused("state", "invalid"):
             shared.load_state_dict(state | {"used": wrong})
-    with pytest.raises(ConfigError, match="it is of other clips"):
+    with refused("state", "conflict"):
         shared.load_state_dict(state | {"plan": 0})
-    with pytest.raises(ConfigError, match="only in the process that shared"), another(shared) as other:
+    with refused("", "unsupported"), another(shared) as other:
         other.load_state_dict(state)
     next(iter(shared))
-    with pytest.raises(ConfigError, match="load it before any process takes batches"):
+    with refused("state", "conflict"):
         shared.load_state_dict(state)
 
 
@@ -300,7 +303,7 @@ def test_damaged_records_are_left_out(tmp_path: Path) -> None:
     with essp.Records(path, batch_size=BATCH).share(processes=1) as shared:
         assert sorted(taken(iter(shared))) == [i for i in EPOCH if i not in (3, 40)]
         assert len(shared.damaged) == 2
-        with pytest.raises(ConfigError, match="damaged: only in the process that shared"), another(shared) as other:
+        with refused("", "unsupported"), another(shared) as other:
             _ = other.damaged
 
 
@@ -321,9 +324,7 @@ def test_one_more_than_was_asked_for_is_refused(shared: essp.SharedRecords) -> N
         loops = [iter(shared), iter(other)]
         for loop in loops:
             next(loop)
-        with pytest.raises(
-            ConfigError, match=rf"processes: 2 have joined already .*{os.getpid()}.* share\(processes=3\)"
-        ):
+        with refused("processes", "taken"):
             next(iter(third))
         other.close()
         next(iter(third))
@@ -331,9 +332,10 @@ def test_one_more_than_was_asked_for_is_refused(shared: essp.SharedRecords) -> N
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5, True, 10_000])
 def test_wrong_numbers_of_processes_are_named(raw: Path, processes: Any) -> None:
-    with pytest.raises(ConfigError, match="processes: "):
+    with pytest.raises(ConfigError) as caught:
         essp.Records(raw).share(processes=processes)
-    with pytest.raises(ConfigError, match="memory: 'much'"):
+    assert caught.value.field == "processes"
+    with refused("memory", "type"):
         essp.Records(raw).share(processes=1, memory="much")
 
 
@@ -348,9 +350,9 @@ def test_what_is_closed_says_so(raw: Path) -> None:
         next(loop)
     other.close()
     for one in (shared, other):
-        with pytest.raises(ConfigError, match="is not there: it was closed"):
+        with refused("address", "not_found"):
             next(iter(one))
-    with pytest.raises(ConfigError, match="is not there"):
+    with refused("address", "not_found"):
         essp.SharedRecords(shared.address)
 
 
@@ -363,7 +365,7 @@ def test_an_abandoned_one_is_closed(raw: Path) -> None:
 def test_a_data_loader_of_torch_takes_it(shared: essp.SharedRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(taken(iter(DataLoader(shared, batch_size=None)))) == EPOCH
     assert shared.batch_sampler.sampler is shared
-    monkeypatch.setattr(shared_module, "get_worker_info", lambda: "a worker")
+    monkeypatch.setattr(epochs_module, "get_worker_info", lambda: "a worker")
     with pytest.raises(ConfigError, match="num_workers=0"):
         iter(shared)
 
@@ -458,7 +460,7 @@ def test_if_the_process_that_reads_dies_the_others_are_told(raw: Path, number: s
         assert process.pid
         assert in_shared_memory(process.pid) <= before
         os.kill(process.pid, number)
-        with pytest.raises(PermanentError, match=r"is gone; start the training again|has closed it"):
+        with pytest.raises(PermanentError, match=r"has died; start the training again|has closed it"):
             taken(batch for _ in itertools.count() for batch in shared)
     process.join()
     for end in (ours, theirs):

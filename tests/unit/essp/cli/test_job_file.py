@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from essp.cli.job_file import load_job
+from essp.cli.job_file import load_job, options_named
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec, stored_spec
 from essp_common.runtime.config import Settings
+from tests.harness.refused import refused
 
 JOB = """
 name: small
@@ -93,3 +95,12 @@ def test_a_path_is_meant_from_the_working_folder(tmp_path: Path, monkeypatch: py
     assert as_uri("~nobody.has.this/a.mp4") == f"file://{tmp_path}/here/~nobody.has.this/a.mp4"
     assert shown(as_uri("runs/one")) == "runs/one"
     assert shown(as_uri("../runs")) == f"{tmp_path}/runs"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"epochs": 3}, "--epochs"), ({}, "epochs"), ({"splits": "1,2"}, "epochs")],
+)
+def test_a_field_that_an_option_has_set_has_the_name_of_the_option(given: dict[str, Any], name: str) -> None:
+    with refused(name, "range"), options_named(**given):
+        raise ConfigError("the output holds this job with fewer", field="epochs", code="range")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from essp.api.prediction import Answers, Look, Segment, _where, find, job_of, probe
+from essp.api.prediction import Answers, Look, Segment, _where, find, job_of, predict, probe
 from essp.cli.predict import _progress, classify_watched, document, table
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts.fused_model import open_model
@@ -191,8 +191,8 @@ def test_a_highlight_goes_into_the_job(model_uri: str) -> None:
     ("options", "said"),
     [
         (["--every", "often"], ("--every", "type")),
-        (["--every", "0s"], ("sampling.every_s", "range")),
-        (["--highlight", "contrast", "--floor", "2"], ("predictor.highlight.floor", "range")),
+        (["--every", "0s"], ("--every", "range")),
+        (["--highlight", "contrast", "--floor", "2"], ("--floor", "range")),
     ],
 )
 @pytest.mark.processes
@@ -201,6 +201,14 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with refused(*said):
         essp("predict", f"{folder}/a.mp4", "--model", model_uri, *options)
+
+
+@pytest.mark.processes
+def test_arguments_that_make_no_sense_are_refused(folder: Path, model_uri: str) -> None:
+    with refused("every_s", "range"):
+        predict(folder / "a.mp4", model_uri, every_s=0)
+    with refused("floor", "range"):
+        predict(folder / "a.mp4", model_uri, highlight="contrast", floor=2)
 
 
 def test_answers_are_a_document() -> None:

@@ -1,0 +1,226 @@
+"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Limits`, and `essp.RecordSampling`.
+
+`clip` and `sampling` have the fields of the sections of a job by these names, and are checked as these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from essp.api.arguments import MOST_DECODERS, bytes_of, plain, sides_of, whole_number
+from essp_common.errors import ConfigError
+from essp_common.field_names import Names, fields_named
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.fields import MOST_EPOCHS, MOST_READERS
+from essp_common.job.spec import JobSpec
+from essp_common.validation import problems, shown
+
+MOST_LOOPS = MOST_READERS // 2
+CLIP_NAMES = {"clip.resize": "clip.size", "clip.resize.height": "clip.size", "clip.resize.width": "clip.size"}
+"""What `Clip` calls the fields of a job's `clip`, where it has another name for them."""
+
+_LEAST_SIDE = 8
+_MOST_SIDE = 7680
+_VISITS_OF_A_WINDOW = 64
+_VISITS = ("pooled", "exhaustive")
+_KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)}
+"""Field of `Sampling` -> the kinds of sampling that have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """The shape of a clip: number of frames, distance between them, size and colours.
+
+    frames: frames of a clip.
+    stride: distance between two frames of the clip, in frames of the video. If the video is shorter than the clip, its
+        last frame is repeated.
+    size: `(height, width)` in pixels, or the side of a square. Frames are scaled to cover it, and then cropped at the
+        centre.
+    pixels: format in which frames reach the loop. `yuv420`: as in the video, with half the bytes and a third of the
+        cost of scaling; `Batch.frames` is still RGB, converted on the loader's device (before the `transform`,
+        if there is one). `gray`: luma only, for flow and for networks with one input channel.
+    part: the part of each video from which clips are taken: `(0.25, 0.75)` is its middle half.
+    snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
+        of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
+        `first_frame` belongs to the first piece.
+
+    For example:
+
+        essp.Clip(frames=16, stride=4, size=224)  # spans 61 frames of the video
+    """
+
+    frames: int = 16
+    stride: int = 1
+    size: int | tuple[int, int] = 224
+    pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
+    part: tuple[float, float] = (0.0, 1.0)
+    snippets: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        self._job_section()
+
+    def _job_section(self) -> dict[str, Any]:
+        """The `clip` of a job."""
+        height, width = sides_of("clip.size", self.size, _MOST_SIDE, least=_LEAST_SIDE)
+        section = {
+            "frames": whole_number("clip.frames", self.frames, 1),
+            "stride": self.stride,
+            "pixels": self.pixels,
+            "snippets": whole_number("clip.snippets", self.snippets, 1),
+            "part": self.part,
+            "resize": {"mode": "crop", "height": height, "width": width},
+        }
+        _check("clip", section, ClipSpec, CLIP_NAMES)
+        return section
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Which clips of the videos are shown, and in which order. The fields are those of a job's `sampling`.
+
+    kind: how the clips of the `train` split are chosen. `class_balanced` draws a class, then a video, then an offset.
+        `pooled` draws a class, then a video, and takes `clips_per_visit` clips of it with one decode, so that a clip
+        costs less CPU. `exhaustive` shows every clip that starts at a multiple of `step` frames once an epoch.
+        `uniform` shows one clip of each video, in order.
+    seed: the same seed gives the same clips in the same order.
+    clips_per_epoch: default: the number of training videos; for `exhaustive`, the number of clips that there are.
+    clips_per_video: of any other split, `validation` for example, an epoch has this many clips of each video, at even
+        distances.
+    clips_per_visit: for `pooled`, clips of each video that is drawn; for `exhaustive`, neighbouring clips that are
+        decoded together, which costs least if it is the number of clips that start in one group of pictures, or a
+        multiple of it (default: 8).
+    window: for `pooled` and `exhaustive`, the number of clips within which those of different videos are mixed, a
+        multiple of `clips_per_visit` (default: 64 visits). They must fit into memory.
+    step: for `exhaustive`, frames from the start of one clip to the start of the next (default: 1).
+
+    For example:
+
+        essp.Sampling(kind="pooled", clips_per_visit=8, seed=1)
+        essp.Sampling(kind="exhaustive", step=16)
+    """
+
+    kind: Literal["class_balanced", "pooled", "exhaustive", "uniform"] = "class_balanced"
+    seed: int = 0
+    clips_per_epoch: int | None = None
+    clips_per_video: int = 3
+    clips_per_visit: int | None = None
+    window: int | None = None
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        self._job_section()
+
+    def _job_section(self) -> dict[str, Any]:
+        """The `sampling` of a job."""
+        given = plain(asdict(self))
+        optional = {field.name for field in fields(self) if field.default is None}
+        section = {name: value for name, value in given.items() if value is not None or name not in optional}
+        _check("sampling", {"kind": given["kind"]}, SamplingSpec)
+        for name in section.keys() - {"kind"}:
+            whole_number(f"sampling.{name}", getattr(self, name), int(name != "seed"))
+        for name, kinds in _KINDS_WITH.items():
+            if name in section and self.kind not in kinds:
+                wanted = " or ".join(map(repr, kinds))
+                raise ConfigError(
+                    f"only with kind={wanted}, and kind is {self.kind!r}", field=f"sampling.{name}", code="conflict"
+                )
+        if self.kind in _VISITS and self.window is None:
+            section["window"] = _VISITS_OF_A_WINDOW * section.get("clips_per_visit", SamplingSpec().clips_per_visit)
+        _check("sampling", section, SamplingSpec)
+        return section
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSampling:
+    """Which records are shown, and in which order.
+
+    seed: the same seed gives the same records in the same order.
+    replacement: draw independent samples of `sample_size` records from all records, instead of each record once an
+        epoch.
+    sample_size: records of a sample, with `replacement` (default: 4096).
+
+    For example:
+
+        essp.RecordSampling(seed=1, replacement=True, sample_size=512)
+    """
+
+    seed: int = 0
+    replacement: bool = False
+    sample_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        whole_number("sampling.seed", self.seed, 0)
+        if self.sample_size is None:
+            return
+        whole_number("sampling.sample_size", self.sample_size, 1)
+        if not self.replacement:
+            raise ConfigError("only with replacement=True", field="sampling.sample_size", code="conflict")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a loader may use, and how much damage it tolerates. Limits do not change which clips are shown.
+
+    epochs: epochs that you will take, if you know: nothing beyond the last one is decoded ahead. After it, the next
+        epoch waits for decoding to start again; if several loops share the clips, it is an error.
+    decoders: child processes that decode; 0: one per CPU, shared by the ranks of this machine.
+    memory: bytes of clips that are decoded ahead (`"2GiB"`); default: as many as `batch_size` and the sampling's
+        `window` need, or those of the job file.
+    dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a video;
+        0: at the first one. Default: 0.2, or as in the job file.
+    loops: loops that may share the clips and their decodes: the loader itself, and those that `another` makes.
+
+    For example:
+
+        essp.Limits(decoders=4, memory="2GiB", dead_ratio=0)
+    """
+
+    epochs: int | None = None
+    decoders: int = 0
+    memory: int | str | None = None
+    dead_ratio: float | None = None
+    loops: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        whole_number("limits.decoders", self.decoders, 0, MOST_DECODERS)
+        whole_number("limits.loops", self.loops, 1, MOST_LOOPS)
+        if self.epochs is not None:
+            whole_number("limits.epochs", self.epochs, 1, MOST_EPOCHS)
+        if self.memory is not None:
+            bytes_of(self.memory, "limits.memory")
+        ratio = plain(self.dead_ratio)
+        if ratio is None:
+            return
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float):
+            raise ConfigError(f"must be a number, got {shown(ratio)}", field="limits.dead_ratio", code="type")
+        if not 0 <= ratio <= 1:
+            raise ConfigError(f"must be from 0 to 1, got {ratio}", field="limits.dead_ratio", code="range")
+
+    def _job_section(self) -> dict[str, Any]:
+        """What a job's `limits` says of it."""
+        given = {"budget": self.memory, "dead_ratio": self.dead_ratio}
+        return {name: plain(value) for name, value in given.items() if value is not None}
+
+
+def _check(name: str, section: Mapping[str, Any], kind: type[BaseModel], names: Names | None = None) -> None:
+    """Raises `ConfigError` for a section of a job that is not valid."""
+    try:
+        kind.model_validate(plain(section))
+    except ValidationError as error:
+        with fields_named(names or {}, JobSpec):
+            raise ConfigError.together([each.within(name) for each in problems(error, kind)]) from error
+
+
+def checked_group(name: str, value: Any, kind: type[Any]) -> None:
+    """Raises `ConfigError` for an argument that is not of this group."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"must be essp.{kind.__name__}(...), got {shown(value)}", field=name, code="type")
