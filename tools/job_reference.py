@@ -17,7 +17,8 @@ PAGE = ROOT / "docs" / "job.md"
 HEAD = """# The fields of a job
 
 Made from `essp_common/job/spec.py` and its sections by `make docs`; `essp init` writes a file to start from, and
-`essp validate` checks one. Unknown fields are refused. Sizes are numbers of bytes or texts such as `256MiB`.
+`essp validate` checks one, and names all that is wrong with it. Unknown fields are refused. Sizes are numbers of bytes
+or texts such as `256MiB`.
 """
 
 

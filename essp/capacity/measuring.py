@@ -67,6 +67,8 @@ class Costs:
     rough: frozenset[str] = frozenset()
     """Parts that had finished their work when every trainer had completed its first batch. Their figures include the
     start of the job."""
+    epoch_clips: int = 0
+    """Clips in a training epoch of the job."""
 
     @property
     def known(self) -> bool:
@@ -121,7 +123,14 @@ def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: 
     rough |= made.keys() - extractors.keys()
     read = _read_bytes(found)
     return Costs(
-        costs | made | extractors, _bytes(progress), read, clips, clips / used["time"], ended, frozenset(rough)
+        costs | made | extractors,
+        _bytes(progress),
+        read,
+        clips,
+        clips / used["time"],
+        ended,
+        frozenset(rough),
+        found.phases.plans[0].clips,
     )
 
 

@@ -49,8 +49,8 @@ class Plan:
     outcome: Outcome
 
 
-def plan(spec: JobSpec, costs: Costs, epoch_clips: int, wanted: Wanted) -> Plan:
-    """Plan a job. `epoch_clips`: clips in a training epoch."""
+def plan(spec: JobSpec, costs: Costs, wanted: Wanted) -> Plan:
+    """Plan a job from the measured cost of its clips."""
     traffic, servers = traffic_of(spec, costs), wanted.servers
     if wanted.rate:
         setup = in_cluster(spec, costs, wanted.rate)
@@ -86,7 +86,7 @@ def plan(spec: JobSpec, costs: Costs, epoch_clips: int, wanted: Wanted) -> Plan:
             "cache_written": round(traffic.written * rate),
             "cache_read": round(traffic.taken * rate),
         },
-        "epoch": {"clips": epoch_clips, "seconds": round(epoch_clips / outcome.clips_per_s, 1)},
+        "epoch": {"clips": costs.epoch_clips, "seconds": round(costs.epoch_clips / outcome.clips_per_s, 1)},
         "budget": {"bytes": spec.limits.budget, "clips": setup.credits},
     }
     if wanted.rate:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from essp.cli.confirmation import ask_for
-from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
 from essp_engine.preflight.output import Asked
@@ -16,12 +17,8 @@ from essp_master.config import MasterSettings
 
 def preflight_asking(spec: JobSpec, stores: Stores, fresh: bool, yes: bool, declared: Declared) -> Preflight:
     """Run `preflight` for a job in this process. Ask before the output of another job is removed, unless `yes`."""
-    state = MasterSettings().state
-    try:
-        return preflight(spec, stores, fresh, declared, state=state)
-    except OfAnotherJob as error:
-        ask_for(error, yes)
-        return preflight(spec, stores, fresh, declared, asked=Asked(replaces=error.job), state=state)
+    asked = Asked(confirm=partial(ask_for, yes=yes))
+    return preflight(spec, stores, fresh, declared, asked=asked, state=MasterSettings().state)
 
 
 def tell(found: Preflight) -> None:

@@ -28,10 +28,9 @@ from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.decode_cost import decode_cost
-from essp_engine.planning.phases import Phases
-from essp_engine.preflight.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
-from essp_engine.preflight.stream_outputs import layouts_of
-from essp_engine.preflight.trainer_checks import check_trainers
+from essp_engine.preflight.checks import check
+from essp_engine.preflight.resolve import resolve_on
+from essp_engine.preflight.sizing import enough_budget, most_unit_clips
 from essp_engine.registrations import Declared
 
 TEMPLATE = """\
@@ -227,10 +226,10 @@ def main(
 def _check_trainers(spec: JobSpec, catalog: Catalog) -> None:
     """Raises `ConfigError` for networks that cannot learn from these streams, as `essp validate` would."""
     try:
-        phases = Phases(spec, catalog)
+        job = resolve_on(catalog, spec, Declared(code=Settings().code))
     except ConfigError:  # from the splits; `essp validate` reports it
         return
-    check_trainers(phases, tuple(catalog.classes), layouts_of(spec), Declared(code=Settings().code))
+    check(job)
 
 
 def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe | None = None) -> str:
@@ -274,14 +273,14 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     text = write(sampling=_CLASS_BALANCED, budget=_mebibytes(_BUDGET))
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
     try:
-        phases = Phases(spec, catalog)
+        job = resolve_on(catalog, spec)
     except ConfigError:  # from the splits; `essp validate` reports it
         return text
-    view = phases.view(0)
+    view = job.phases.view(0)
     if len(view) <= _VISITS.window:
         return text
-    budget = enough_budget(spec, bounds_of(phases, parts_of(spec)))
-    cost = decode_cost(phases.plan(0), view, _VISITS.window, most_unit_clips(spec))
+    budget = enough_budget(spec, job.bounds)
+    cost = decode_cost(job.phases.plan(0), view, _VISITS.window, most_unit_clips(spec))
     if cost.times_less < _WORTH:
         return text
     per_visit, window = _VISITS.clips_per_visit, _VISITS.window

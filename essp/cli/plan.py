@@ -25,9 +25,6 @@ from essp_common.job.spec import JobSpec
 from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
-from essp_common.wiring import Stores
-from essp_engine.preflight.preflight import preflight
-from essp_engine.registrations import Declared
 
 
 def main(
@@ -60,7 +57,7 @@ def main(
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
     wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
     check_devices(spec)
-    found = plan(spec, _measured(spec, seconds), _epoch_clips(spec), wanted)
+    found = plan(spec, _measured(spec, seconds), wanted)
     if as_json:
         typer.echo(json.dumps(found.facts, indent=2))
     else:
@@ -76,11 +73,6 @@ def _measured(spec: JobSpec, seconds: float) -> Costs:
     console = open_console(stderr=True)
     with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
         return measure(spec, Settings(), seconds, show)
-
-
-def _epoch_clips(spec: JobSpec) -> int:
-    settings = Settings()
-    return preflight(spec, Stores(settings.stores), True, Declared(code=settings.code)).phases.plans[0].clips
 
 
 def _bytes(text: str, option: str) -> float:

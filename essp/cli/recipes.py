@@ -12,8 +12,8 @@ from typing import Literal
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
-from essp_engine.planning.phases import Phases
-from essp_engine.preflight.sizing import bounds_of, enough_budget, parts_of
+from essp_engine.preflight.resolve import resolve_on
+from essp_engine.preflight.sizing import enough_budget
 
 Recipe = Literal["paper", "many", "few"]
 
@@ -238,7 +238,7 @@ def recipe_text(template: str, catalog: Catalog, fields: Mapping[str, object]) -
     text = template.format(**fields, budget=f"{_LEAST_MIB}MiB")
     spec = parse_spec(text, str(fields["file"]))
     try:
-        budget = enough_budget(spec, bounds_of(Phases(spec, catalog), parts_of(spec)))
+        budget = enough_budget(spec, resolve_on(catalog, spec).bounds)
     except ConfigError:  # from the splits; `essp validate` reports it
         return text
     needed = -(-budget // (_STEP_MIB * _MIB)) * _STEP_MIB

@@ -34,7 +34,7 @@ from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Adapters
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build as build_decoder
-from essp_engine.preflight.model_inputs import with_inputs_of_model
+from essp_engine.preflight.model_inputs import model_of, with_inputs
 from essp_engine.preflight.preflight import Preflight
 from essp_engine.worker.log_shipping import LogShipper
 from essp_extractor.config import ExtractorSettings
@@ -100,7 +100,9 @@ class Embedded:
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
-            self._spec = spec = with_inputs_of_model(spec, self.adapters.stores)
+            if options.checked is None:  # else its preflight has taken them from the model
+                spec = with_inputs(spec, model_of(spec, self.adapters.stores))
+            self._spec = spec
             self.control = ControlFeed(self.adapters.bus)
             """The master's commands."""
             stack.callback(self.control.close)

@@ -41,18 +41,23 @@ def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candi
             params = dict(zip(strategy.params, values, strict=True))
             try:
                 aggregator = registry.create(strategy.name, params)
+                _check(aggregator, strategy.name, spec, targets)
             except ConfigError as error:
                 raise error.within(f"aggregation.strategies.{number}") from error
-            if aggregator.needs == "features" and not spec.features:
-                raise ConfigError(
-                    f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "
-                    "aggregation.features: true, or choose a strategy that needs scores alone (`essp aggregator ls`)"
-                )
-            if targets != "class" and strategy.name not in OF_LABELS:
-                raise ConfigError(
-                    f"aggregation.strategies.{number}: {strategy.name} makes scores that sum to 1 over the classes, "
-                    f"and with data.targets: {targets} each label has a probability of its own; use "
-                    f"{' or '.join(OF_LABELS)}"
-                )
             found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))
     return tuple(found.values())
+
+
+def _check(aggregator: Aggregator, name: str, spec: AggregationSpec, targets: Targets) -> None:
+    if aggregator.needs == "features" and not spec.features:
+        raise ConfigError(
+            f"{name} learns from the features of clips; set aggregation.features: true, or choose a strategy that "
+            "needs only scores (`essp aggregator ls`)",
+            code="conflict",
+        )
+    if targets != "class" and name not in OF_LABELS:
+        raise ConfigError(
+            f"{name} makes scores that sum to 1 over the classes, and with data.targets: {targets} each label has a "
+            f"probability of its own; use {' or '.join(OF_LABELS)}",
+            code="conflict",
+        )

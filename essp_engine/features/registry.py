@@ -53,7 +53,7 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     if name == "rgb" and common:
         raise ConfigError(
             f"rgb has no parameter {min(common)!r}: {_INSTEAD[min(common)]}",
-            field=f"params.{min(common)}",
+            field=min(common),
             code="unknown",
         )
     extractor = kind(_EXTRACTORS.checked(name, kind.Params, own))

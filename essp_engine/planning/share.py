@@ -21,6 +21,8 @@ class Share:
         otherwise ranks that wait for each other in each step could not end. If False, every clip is in one share."""
         self._plan, self._rank, self._ranks = plan, rank, ranks
         self._size = len(plan) // ranks if equal else len(range(rank, len(plan), ranks))
+        self.left_out = len(plan) - self._size * ranks if equal else 0
+        """Clips of the plan that are in the share of no rank."""
         if not self._size:
             raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks", code="range")
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
 from essp_common.catalog.splits import straddling
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, Purpose
+from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.quantities import counted, percent
+from essp_common.records.rows import UNLABELLED
 from essp_engine.planning.phases import Phases
-from essp_engine.planning.plan import empty_classes, plan_of
+from essp_engine.planning.plan import empty_classes
+from essp_engine.planning.share import Share
+from essp_engine.preflight.resolve import ResolvedJob
 from essp_engine.preflight.sizing import catch_up_bytes, uncoupled_budget
-from essp_engine.preflight.trainer_checks import alike
 
 _HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
@@ -25,16 +28,18 @@ _NAMED = 10
 """Most classes that are named."""
 
 
-def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """One sentence each. `bounds`: for each phase, the most bytes of each part of a clip."""
+def advice(job: ResolvedJob) -> tuple[str, ...]:
+    """One sentence each."""
+    phases = job.phases
     return (
+        *_of_labels(job),
         *_of_classes(phases),
         *_of_splits(phases),
         *_of_ranks(phases),
         *_of_trainers(phases),
         *_of_visits(phases),
         *_of_places(phases),
-        *_of_budget(phases, bounds),
+        *_of_budget(job.spec, job.bounds),
     )
 
 
@@ -49,6 +54,25 @@ def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
                 f"{known.epochs} until now; with {spec.epochs} the rate rises again, and the result is not that of "
                 f"{spec.epochs} epochs from the start"
             )
+
+
+def of_fewer_epochs(asked: JobSpec, spec: JobSpec) -> Iterator[str]:
+    """Of a job that was given more epochs before than are asked for."""
+    if asked.epochs < spec.epochs:
+        yield (
+            f"epochs: {asked.epochs} are asked for, and the output holds this job with {spec.epochs}; it goes on with "
+            "those, as a job can be given more, not fewer (--fresh begins again)"
+        )
+
+
+def _of_labels(job: ResolvedJob) -> Iterator[str]:
+    """Of records that nothing can be learned from."""
+    rows = job.catalog.rows
+    if job.spec.data.records and (left_out := int(rows.has("error", UNLABELLED).sum())):
+        lack = "has" if left_out == 1 else "have"
+        yield (
+            f"{left_out} of {len(rows)} records {lack} no label (-1): nothing is learned from them, or measured on them"
+        )
 
 
 def _of_classes(phases: Phases) -> Iterator[str]:
@@ -67,15 +91,13 @@ def _of_classes(phases: Phases) -> Iterator[str]:
 
 def _of_ranks(phases: Phases) -> Iterator[str]:
     """Said to one rank of a loop. Each has as many clips, so the last ones of an epoch are in the share of none."""
-    sampling, (purpose, epoch) = phases.spec.sampling, phases.order[0]
-    if purpose != TRAIN or sampling.ranks == 1 or sampling.rank:
-        return
-    alone = sampling.model_copy(update={"ranks": 1, "rank": 0})
-    clips = len(plan_of(phases.view(0), phases.spec.clip, alone, purpose, epoch))
-    if left := clips % sampling.ranks:
+    plan, sampling = phases.plan(0), phases.spec.sampling
+    if isinstance(plan, Share) and plan.left_out and not sampling.rank:
+        divided = sampling.ranks * len(plan)
         yield (
-            f"sampling.clips_per_epoch: {sampling.ranks} ranks have as many clips each, so the last {left} of the "
-            f"{clips} of an epoch are shown by none; {clips - left} or {clips - left + sampling.ranks} would be divided"
+            f"sampling.clips_per_epoch: {sampling.ranks} ranks have as many clips each, so the last {plan.left_out} of "
+            f"the {divided + plan.left_out} of an epoch are shown by none; {divided} or {divided + sampling.ranks} "
+            "would be divided"
         )
 
 
@@ -119,11 +141,18 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
                 "layers a few levels and destroys networks whose layers differ in size; use channel, and global only "
                 "to compare"
             )
-    for one, other in alike(spec):
+    for one, other in _alike(spec):
         yield (
             f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
             "them another `seed` (members of an ensemble), or change what you want to compare"
         )
+
+
+def _alike(spec: JobSpec) -> list[tuple[str, str]]:
+    """Pairs of trainers that will give the same weights: they differ in nothing that counts."""
+    free = {"device", "threads", "checkpoint"}
+    what = {name: trainer.model_dump(exclude=free) for name, trainer in spec.trainers.items()}
+    return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
 
 
 def _of_visits(phases: Phases) -> Iterator[str]:
@@ -194,8 +223,7 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 
 
-def _of_budget(phases: Phases, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
-    spec = phases.spec
+def _of_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
     if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
         needed = -(-uncoupled_budget(spec, bounds) // 2**20)
         yield (

@@ -1,12 +1,12 @@
-"""A predict job sees what its model was trained on: the same frames of a clip at the same size, the same features.
+"""Gives a predict job the inputs that its model was trained on: the same frames, sizes and features.
 
-A model gives scores for other inputs as well, and they look like good ones. So a job that leaves `clip` or `streams`
-out gets those of its model, and one that gives them has to give the same. Only how values are stored in the cache may
-differ.
+A model scores other inputs, too, and its scores look plausible. So a job without `clip` or `streams` gets those of its
+model, and a job with them must have the same. Only the codec in the cache may differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from essp_common.artifacts.fused_model import FusedModel, open_model
@@ -14,26 +14,37 @@ from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.spec import JobSpec, PredictorSpec
 from essp_common.wiring import Stores
+from essp_engine.preflight.refusal import refuse
 
 _STORED = "codec"
 _REMEDY = "leave `clip` and `streams` out, and they are taken from the model"
 
 
-def with_inputs_of_model(spec: JobSpec, stores: Stores) -> JobSpec:
-    """The job with `clip` and `streams` of its model where it has none of its own; a training job as it is.
-
-    Raises `ConfigError`, which names the field, if there is no model, or if the model was trained on other inputs.
-    """
+def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:
+    """The model of a predict job; None: it is another job. Raises `ConfigError` if the model cannot be read."""
     if spec.predictor is None:
+        return None
+    try:
+        return open_model(stores, spec.predictor.model)[1]
+    except (ConfigError, PermanentError) as error:
+        raise ConfigError.at("predictor.model", error) from error
+
+
+def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
+    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are.
+
+    Raises one `ConfigError` for all fields that differ from those of the model.
+    """
+    if spec.predictor is None or model is None:
         return spec
-    model = _model(spec.predictor.model, stores)
-    _check_highlight(spec.predictor, model)
     needed = {member.stream: model.streams[member.stream] for member in model.deciding}
     given = spec.model_fields_set
+    problems = [*_of_records(spec, model), *_of_highlight(spec.predictor, model)]
     if "clip" in given:
-        _compare("clip", spec.clip, model.clip)
+        problems += _differing("clip", spec.clip, model.clip)
     if "streams" in given:
-        _compare_streams(spec.streams, needed)
+        problems += _of_streams(spec.streams, needed)
+    refuse(problems)
     return spec.model_copy(
         update={
             "clip": spec.clip if "clip" in given else model.clip,
@@ -42,53 +53,60 @@ def with_inputs_of_model(spec: JobSpec, stores: Stores) -> JobSpec:
     )
 
 
-def _model(uri: str, stores: Stores) -> FusedModel:
-    try:
-        return open_model(stores, uri)[1]
-    except (ConfigError, PermanentError) as error:
-        raise ConfigError(f"predictor.model: {error}") from error
+def _of_records(spec: JobSpec, model: FusedModel) -> Iterator[ConfigError]:
+    if spec.data.records and model.clip.frames != 1:
+        yield ConfigError(
+            f"the model was trained on clips of {model.clip.frames} frames, and a record (data.records) is one frame; "
+            "use a model that was trained on clips of one frame, or classify videos (data.catalog)",
+            field="predictor.model",
+            code="conflict",
+        )
 
 
-def _check_highlight(predictor: PredictorSpec, model: FusedModel) -> None:
+def _of_highlight(predictor: PredictorSpec, model: FusedModel) -> Iterator[ConfigError]:
     if predictor.highlight is None:
         return
     if model.rule is None:
-        raise ConfigError(
-            f"predictor.highlight: the model was fused by {model.label}, which itself weighs clips; leave it out"
+        yield ConfigError(
+            f"the model was fused by {model.label}, which itself weighs clips; leave it out",
+            field="predictor.highlight",
+            code="conflict",
         )
-    if predictor.highlight.weight == "actionness" and model.background is None:
-        raise ConfigError(
-            "predictor.highlight.weight: actionness needs a model that was trained with sampling.background; use "
-            "contrast"
+    elif predictor.highlight.weight == "actionness" and model.background is None:
+        yield ConfigError(
+            "actionness needs a model that was trained with sampling.background; use contrast",
+            field="predictor.highlight.weight",
+            code="conflict",
         )
 
 
-def _compare_streams(given: dict[str, StreamSpec], needed: dict[str, StreamSpec]) -> None:
+def _of_streams(given: dict[str, StreamSpec], needed: dict[str, StreamSpec]) -> Iterator[ConfigError]:
     if missing := sorted(needed.keys() - given.keys()):
-        raise ConfigError(f"streams: the model needs {', '.join(missing)}; {_REMEDY}")
-    if unknown := sorted(given.keys() - needed.keys()):
-        raise ConfigError(f"streams.{unknown[0]}: the model has no such stream; {_REMEDY}")
-    for name, stream in needed.items():
-        _compare(f"streams.{name}", given[name], stream)
+        yield ConfigError(f"the model needs {', '.join(missing)}; {_REMEDY}", field="streams", code="missing")
+    for name in sorted(given.keys() - needed.keys()):
+        yield ConfigError(f"the model has no such stream; {_REMEDY}", field=f"streams.{name}", code="unknown")
+    for name in sorted(needed.keys() & given.keys()):
+        yield from _differing(f"streams.{name}", given[name], needed[name])
 
 
-def _compare(where: str, given: ClipSpec | StreamSpec, trained: ClipSpec | StreamSpec) -> None:
-    """Raises `ConfigError` for the first field that differs."""
+def _differing(where: str, given: ClipSpec | StreamSpec, trained: ClipSpec | StreamSpec) -> Iterator[ConfigError]:
     for field, ours, theirs in _fields(where, given.model_dump(), trained.model_dump()):
         if ours != theirs:
-            raise ConfigError(f"{field}: {_shown(ours)}, but the model was trained with {_shown(theirs)}; {_REMEDY}")
+            yield ConfigError(
+                f"{_shown(ours)}, but the model was trained with {_shown(theirs)}; {_REMEDY}",
+                field=field,
+                code="conflict",
+            )
 
 
 def _shown(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
-def _fields(where: str, given: dict[str, Any], trained: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    found: list[tuple[str, Any, Any]] = []
+def _fields(where: str, given: dict[str, Any], trained: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name in sorted((given.keys() | trained.keys()) - {_STORED}):
         ours, theirs = given.get(name), trained.get(name)
         if isinstance(ours, dict) and isinstance(theirs, dict):
-            found += _fields(f"{where}.{name}", ours, theirs)
+            yield from _fields(f"{where}.{name}", ours, theirs)
         else:
-            found.append((f"{where}.{name}", ours, theirs))
-    return found
+            yield f"{where}.{name}", ours, theirs

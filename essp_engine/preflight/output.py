@@ -1,16 +1,16 @@
-"""Where a job may write, and whose work it may continue or remove there: checked before each start, `fresh` or not.
+"""Whose output a folder is, and whether a job may continue or remove the work in it: checked before each start.
 
-Refused is an output that is not the job's own: that of another job, or of another team; one in or around another
-output; the folder of the videos, of the catalog or of records; the master's own state; and a folder in which a job
-would write over what is not ESSP's.
+Refused are outputs of another job or another team, and folders in which a job would overwrite files that ESSP did not
+write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.neighbours import outputs_around, outputs_within, real_uris
 from essp_common.artifacts.removal import (
     Holder,
     OfAnotherJob,
@@ -21,88 +21,153 @@ from essp_common.artifacts.removal import (
     kind_of,
     removal_of,
 )
-from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError, Forbidden
+from essp_common.field_paths import joined
+from essp_common.job.changes import changeable
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
-from essp_common.objects.uris import place_of
-from essp_common.records.rows import FIELDS
 from essp_common.wiring import Stores
 
-_OTHER = "choose another output"
+_NO_EFFECT = ("device", "threads", "checkpoint", "epochs", "priority", "stop")
+"""Fields that, like all `limits`, do not change what a job computes, except for how long it trains."""
+
+
+def _refused(other: OfAnotherJob) -> None:
+    raise other
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks for the start of a job, and what else they have said."""
+    """Who asks for the start of a job, and what they allow."""
 
     team: str = ""
     """Whose job it is."""
     admin: bool = True
-    """They may continue and remove what is of other teams. So may all whom no token tells apart."""
+    """They may continue and remove the work of other teams. So may everyone where there are no tokens."""
     replaces: str = ""
-    """The name of another job, whose output may be removed for this one (`fresh`)."""
+    """The name of another job whose output may be removed for this one (`fresh`)."""
+    confirm: Callable[[OfAnotherJob], None] = _refused
+    """Called before the output of another job is removed that `replaces` does not name. Raises to refuse that."""
 
     def sees(self, team: str | None) -> bool:
-        """Whether they may know of the jobs of this team."""
+        """Whether they may see the jobs of this team."""
         return self.admin or (team or "") == self.team
 
 
 ANYBODY = Asked()
-"""Somebody whom no token tells apart from others."""
+"""Someone without a token."""
 
 
-def output_of(spec: JobSpec, stores: Stores) -> ObjectStore:
-    """The output of a job. Raises `ConfigError` where nothing can be written."""
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The folder that a job writes to, and whose output it is."""
+
+    store: ObjectStore
+    holder: Holder | None
+    """The job whose output it is; None: it is not the output of a job, or that is `unreadable`."""
+    unreadable: ConfigError | None = None
+    """Why it is not known whose output it is; None: it is."""
+
+    @property
+    def job(self) -> JobSpec | None:
+        """The job whose output it is."""
+        return None if self.holder is None else self.holder.spec
+
+
+def open_output(spec: JobSpec, stores: Stores) -> Output:
+    """The output of a job. Raises `ConfigError` if nothing can be written there."""
     try:
-        output = stores.under(spec.output)
+        store = stores.under(spec.output)
     except ConfigError as error:
-        raise ConfigError(f"output: {error}") from error
-    for store in (output, *map(output.below, (folder.rstrip("/") for folder in layout.FOLDERS))):
-        if trouble := store.unwritable():
-            raise ConfigError(f"output: {trouble}")
-    return output
+        raise ConfigError.at("output", error) from error
+    for folder in (store, *map(store.below, (name.rstrip("/") for name in layout.FOLDERS))):
+        if trouble := folder.unwritable():
+            raise ConfigError(trouble, field="output", code="refused")
+    return output_at(store)
 
 
-def holder(output: ObjectStore, spec: JobSpec, asked: Asked) -> Holder | None:
-    """The job whose output this is, if they who ask may continue it; None: it is that of none, and free to write.
+def output_at(store: ObjectStore) -> Output:
+    """The output in this folder, as it is now."""
+    try:
+        return Output(store, holder_of(store))
+    except ConfigError as error:
+        return Output(store, None, error)
 
-    Raises `ConfigError`, and `Forbidden` for that of another team.
+
+def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues: bool = False) -> JobSpec | None:
+    """The job that the output holds: this one, or this one with fewer epochs and trainers; None: it holds no job.
+
+    `continues`: a run continues with the epochs and trainers that it began with. The output may then hold the job with
+    more of them: those of the next run, which was not announced yet.
+
+    Raises `ConfigError` for another job, and `Forbidden` for a job of another team.
     """
-    try:
-        found = holder_of(output)
-        if found is None:
-            check_free(output, kind_of(spec))
-    except ConfigError as error:
-        raise ConfigError(f"output: {error}") from error
-    if found is not None and found.team is not None:
-        _check_team(spec, found, asked)
-    return found
-
-
-def removal(output: ObjectStore, spec: JobSpec, asked: Asked) -> Removal | None:
-    """What is removed for a job that begins anew; None: nothing of a job is there. Nothing is removed yet.
-
-    Raises `ConfigError` for what is no output, or where the job would write over what stays, `Forbidden` for the output
-    of another team, and `OfAnotherJob`.
-    """
-    try:
-        found, held = removal_of(output), holder_of(output)
-    except ConfigError as error:
-        raise ConfigError(f"output: {error}") from error
-    if held is not None:
-        _check_team(spec, held, asked)
-    if found is not None and found.job not in (spec.name, asked.replaces):
-        raise OfAnotherJob(
-            f"output: {found.uri} is the output of another job, {found.job}, and would be removed ({found.words}); "
-            f"choose another output, or say that it may go: replaces={found.job}",
-            found.job,
+    if output.unreadable is not None:
+        raise ConfigError.at("output", output.unreadable) from output.unreadable
+    if output.holder is None:
+        try:
+            check_free(output.store, kind_of(spec))
+        except ConfigError as error:
+            raise ConfigError.at("output", error) from error
+        return None
+    if output.holder.team is not None:
+        _check_team(spec, output.holder, asked)
+    known = output.holder.spec
+    lacks = _lacking(known, spec)
+    _check_same(known, spec, {*lacks, *_lacking(spec, known)})
+    if lacks and not continues:
+        raise ConfigError(
+            f"the job in {spec.output} has it, and a job can only be extended; add it to the job file, as it is in "
+            f"{output.store.uri(layout.SPEC)}, or start with --fresh to remove what is there",
+            field=lacks[0],
+            code="missing",
         )
+    return known
+
+
+def _check_same(known: JobSpec, spec: JobSpec, added: Collection[str]) -> None:
+    """Raises `ConfigError` if the jobs differ in other fields than those that were `added`."""
+    fields = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json"))
+    if not (differing := [field for field in fields if field not in added]):
+        return
+    other = "another job" if known.name == spec.name else f"another job ({known.name})"
+    while_running = set(differing) <= set(changeable(known))
+    raise ConfigError(
+        f"{spec.output} holds {other}, which differs in {', '.join(differing)}; choose another name and output, or "
+        "start with --fresh to remove what is there"
+        + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else ""),
+        field="output",
+        code="taken",
+    )
+
+
+def has_more(one: JobSpec, other: JobSpec) -> bool:
+    """Whether a job is another with more epochs, trainers or streams."""
+    return one.epochs > other.epochs or bool(_lacking(one, other))
+
+
+def removal(output: Output, spec: JobSpec, asked: Asked) -> Removal | None:
+    """What to remove for a job that starts over; None: the folder has no work of a job. Nothing is removed yet.
+
+    Raises `ConfigError` for a folder that is not an output, and if the job would overwrite what stays; `Forbidden` for
+    the output of another team; and what `asked.confirm` raises.
+    """
     try:
+        found = removal_of(output.store)
+        if output.holder is not None:
+            _check_team(spec, output.holder, asked)
         if found is not None:
             check_kept(found, spec)
     except ConfigError as error:
-        raise ConfigError(f"output: {error}") from error
+        raise ConfigError.at("output", error) from error
+    if found is not None and found.job not in (spec.name, asked.replaces):
+        asked.confirm(
+            OfAnotherJob(
+                f"output: {found.uri} is the output of another job, {found.job}, and would be removed ({found.words}); "
+                f"choose another output, or say that it may go: replaces={found.job}",
+                found.job,
+            )
+        )
     return found
 
 
@@ -111,71 +176,22 @@ def _check_team(spec: JobSpec, held: Holder, asked: Asked) -> None:
         whose = f"of team {held.team}" if held.team else "of no team"
         raise Forbidden(
             f"output: {spec.output} holds a job {whose}, and this token is of "
-            f"{f'team {asked.team}' if asked.team else 'no team'}; {_OTHER}, or ask somebody with an admin token"
+            f"{f'team {asked.team}' if asked.team else 'no team'}; choose another output, or ask somebody with an "
+            "admin token"
         )
 
 
-def check_place(
-    spec: JobSpec,
-    stores: Stores,
-    output: ObjectStore,
-    catalog: Catalog,
-    state: str = "",
-    asked: Asked = ANYBODY,
-) -> None:
-    """Raises `ConfigError` for an output that is in or around what is not this job's. `state`: folder of the master's
-    state; empty: it has none. `asked`: who is told; nobody of the jobs of other teams."""
-    if state and any(_share(place, other) for place in real_uris(spec.output) for other in real_uris(state)):
-        raise ConfigError(f"output: {spec.output} and the master's own state (ESSP_STATE) share a folder; {_OTHER}")
-    _check_data(spec)
-    _check_videos(spec, catalog)
-    for where, other in outputs_around(stores, spec.output):
-        if not _is_division(spec, other.spec):
-            raise ConfigError(f"output: {spec.output} lies in the output of {_named(other, where, asked)}; {_OTHER}")
-    for where, other in outputs_within(output):
-        if not _is_division(other.spec, spec):
-            raise ConfigError(f"output: in {spec.output} lies the output of {_named(other, where, asked)}; {_OTHER}")
+def _lacking(known: JobSpec, spec: JobSpec) -> list[str]:
+    """The trainers and streams of one job that another one lacks."""
+    groups = ("trainers", "streams")
+    return [f"{group}.{name}" for group in groups for name in getattr(known, group) if name not in getattr(spec, group)]
 
 
-def _named(other: Holder, where: str, asked: Asked) -> str:
-    return f"job {other.spec.name}, {where}" if asked.sees(other.team) else "a job of another team"
-
-
-def _check_data(spec: JobSpec) -> None:
-    """The catalog and the records may lie beside what a job writes, and not among it."""
-    named = {FIELDS[split]: uri for split, uri in spec.data.record_sets.items()}
-    if spec.data.catalog and not spec.data.records:
-        named["data.catalog"] = spec.data.catalog
-    written = (*layout.FOLDERS, *(file for file in layout.FILES if file != layout.CATALOG))
-    for field, uri in named.items():
-        below = place_of(uri).below(place_of(spec.output))
-        if below is None and place_of(spec.output).below(place_of(uri)) is None:
-            continue
-        if not below:
-            raise ConfigError(f"output: {spec.output} lies in {uri} ({field}); {_OTHER}")
-        if f"{below}/".startswith(written):
-            raise ConfigError(f"output: {uri} ({field}) lies where this job writes; {_OTHER}, or move it")
-
-
-def _check_videos(spec: JobSpec, catalog: Catalog) -> None:
-    if spec.data.records:
-        return
-    for place in real_uris(spec.output):
-        if catalog.rows.begin("uri", f"{place.rstrip('/')}/"):
-            raise ConfigError(
-                f"output: videos of the catalog lie in {spec.output}; choose a folder beside them, such as "
-                f"{spec.output.rstrip('/')}/runs/{spec.name}"
-            )
-
-
-def _is_division(inner: JobSpec, outer: JobSpec) -> bool:
-    """Whether a job is on a division of another one's data set: it has its folder in the other's output."""
-    return inner.output.startswith(f"{outer.output}/") and (
-        inner.name == f"{outer.name}-{inner.output.removeprefix(f'{outer.output}/')}"
-    )
-
-
-def _share(one: str, other: str) -> bool:
-    """Whether one of two folders is the other, or lies in it."""
-    one, other = f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"
-    return one.startswith(other) or other.startswith(one)
+def _differing(known: Any, wanted: Any, where: tuple[str, ...] = ()) -> list[str]:
+    """The fields in which two specifications differ, except those that do not change what is computed."""
+    if where and (where[0] == "limits" or where[-1] in _NO_EFFECT):
+        return []
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        names = sorted(known.keys() | wanted.keys())
+        return [field for n in names for field in _differing(known.get(n), wanted.get(n), (*where, n))]
+    return [] if known == wanted else [joined(where)]

@@ -1,5 +1,5 @@
-"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored. Loops
-of the user's own say where they begin when they come."""
+"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after the clips that they
+scored. A user's own loops give their position when they connect."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import latest_name, read_latest
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
-from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.partial_scores import PartialScores
-from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime import ids
-from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 
 
 @dataclass(frozen=True)
 class ResumePoints:
-    """Where everybody begins."""
+    """Where each consumer begins."""
 
     manifests: Mapping[str, Manifest]
     """The newest whole checkpoints, by trainer."""
@@ -35,31 +33,37 @@ class ResumePoints:
 
     @property
     def ended(self) -> frozenset[str]:
-        """The trainers that are done."""
+        """The trainers that have finished."""
         return frozenset(name for name, manifest in self.manifests.items() if manifest.final)
 
     @classmethod
     def of_nothing(cls, spec: JobSpec) -> Self:
-        """Nothing has been done yet."""
+        """All consumers begin at the start."""
         return cls({}, {name: Position(0, 0) for name in spec.readers()}, {})
 
 
 def resume_points(
-    spec: JobSpec, phases: Phases, stores: Stores, verified: Mapping[str, Manifest] | None = None, run: int = 0
+    spec: JobSpec,
+    phases: Phases,
+    output: ObjectStore,
+    model: FusedModel | None,
+    verified: Mapping[str, Manifest] | None = None,
+    run: int = 0,
 ) -> ResumePoints:
-    """Read where everybody resumes. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole.
+    """Read where each consumer resumes. Raises `BadCheckpoint` if a trainer has checkpoints, but none is whole.
 
-    `verified`: checkpoints that were read before, and are not read again if they are still the newest. `run`: the fence
-    of a run that begins there; its predictor has to score with the model that is there now. 0: none does.
+    `model`: the model of a predict job. `verified`: checkpoints that were read before; they are not read again if they
+    are still the newest. `run`: the fence of a run that begins, whose predictor then has to score with this model; 0:
+    no run begins.
     """
-    output = stores.under(spec.output)
     known = verified or {}
     manifests = {
         name: found for name in spec.trainers if (found := _newest(output, name, spec.epochs, known.get(name)))
     }
     start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
-    start |= _scored(spec, stores, phases, run)
+    if model is not None:
+        start |= _scored(spec, output, phases, model, run)
     stops = {
         name: stop
         for name, found in manifests.items()
@@ -75,19 +79,13 @@ def _newest(output: ObjectStore, trainer: str, epochs: int, verified: Manifest |
 
 
 def _position(manifest: Manifest, phases: Phases) -> Position:
-    """Where a trainer resumes; one that is done, after everything."""
+    """Where a trainer resumes; one that has finished, after the last phase."""
     return Position(len(phases.plans), 0) if manifest.final else manifest.position
 
 
-def _scored(spec: JobSpec, stores: Stores, phases: Phases, run: int) -> dict[str, Position]:
+def _scored(spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedModel, run: int) -> dict[str, Position]:
     """Where the consumers of a predict job resume."""
-    if spec.predictor is None:
-        return {}
-    try:
-        _, model = open_model(stores, spec.predictor.model)
-    except (ConfigError, NotFound, PermanentError):
-        return {}  # the predictor reports it; or the model lies where only the predictor can read
-    scored = PartialScores(stores.under(spec.output), spec, phases.digest(), model)
+    scored = PartialScores(output, spec, phases.digest(), model)
     if run:
         scored.bind(run)
     [plan] = phases.plans

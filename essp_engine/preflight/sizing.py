@@ -1,11 +1,11 @@
 """Computes how large a job's clips can get, and how many the budget has to hold.
 
 Credits are reserved before decoding, so each part of a clip (`ClipParts`) needs an upper bound. It follows from the
-specification, the sizes of the videos in the catalog, the declarations of the extractors, and the codec's worst case.
-If videos differ in size, the largest one of a phase counts until a clip is decoded.
+sizes of clips and of what the streams make of them (`streams.py`), and the codec's worst case. If videos differ in
+size, the largest one of a phase counts until a clip is decoded.
 
 A trainer frees the clips of a batch together, and the clips of a locality window arrive in any order. So a job can only
-proceed if the budget holds a batch and, with locality, a window. Otherwise this module raises `ConfigError`.
+proceed if the budget holds a batch and, with locality, a window (`budget_problem`).
 
 A large budget also serves stragglers (`ledger/stragglers.py`). Half of it is for the catch-up queues, in equal shares
 for all trainers but one. Each share has to hold two batches: one in training and one in the making. Loops of the user's
@@ -17,20 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import CodecSpec
 from essp_common.job.spec import JobSpec
-from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Resize
-from essp_common.quantities import size
-from essp_engine.features.declared import DeclaredFeature
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Purpose
+from essp_common.quantities import counted, size
 from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.stream_outputs import stream_output
+from essp_engine.preflight.streams import Stream
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.video.codec import max_encoded_bytes
-from essp_engine.video.geometry import GRAY, frame_shape, output_size
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
 """Of one work unit, at most, whichever is more clips: enough to share decoding from a keyframe, and few enough to use
@@ -46,13 +42,16 @@ def parts_of(spec: JobSpec) -> ClipParts:
 
 
 def bounds_of(
-    phases: Phases, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
+    phases: Phases,
+    clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
+    streams: Mapping[str, Stream],
+    parts: ClipParts,
 ) -> list[list[int]]:
-    """For each phase, the largest size in bytes of each part of a clip. Raises `ConfigError` for impossible features.
+    """For each phase, the largest size in bytes of each part of a clip. `clips`: see `decoded_clips`.
 
-    `declared`: registered features, whose code is in another image.
+    Raises `ConfigError` for clips and values that the codec cannot store.
     """
-    bounds = {purpose: _bounds(phases.spec, view, parts.streams, declared) for purpose, view in phases.views}
+    bounds = {purpose: _bounds(phases.spec, clips[purpose], streams, parts.streams) for purpose, _ in phases.views}
     return [bounds[purpose] for purpose, _ in phases.order]
 
 
@@ -112,20 +111,26 @@ def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return clips * _largest(bounds)
 
 
-def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
+def budget_problem(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> ConfigError | None:
+    """What is wrong with a budget that is too small for the job to proceed; None: it is large enough."""
     largest, needed, window = _largest(bounds), least_clips(spec), spec.sampling.issue_window
     held = spec.limits.budget // largest
-    if held < needed:
-        batch, culprit = _batch(spec)
-        cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window}" if window else "")
-        raise ConfigError(
-            f"limits.budget: {size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, "
-            f"but {cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
-            "or lower those, clip.frames or clip.resize"
-        )
-    held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
-    return min(most_unit_clips(spec), window or held - _at_once(spec) + 1)
+    if held >= needed:
+        return None
+    batch, culprit = _batch(spec)
+    cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
+    return ConfigError(
+        f"{size(spec.limits.budget)} holds {counted(held, 'clip')} of up to {size(largest)}, but {cause} {needed} at "
+        f"once; raise it to {-(-needed * largest // _MIB)}MiB or more, or lower the others, clip.frames or clip.resize",
+        field="limits.budget",
+        code="range",
+    )
+
+
+def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """Most clips of one work unit, where the budget is large enough."""
+    held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // _largest(bounds)
+    return min(most_unit_clips(spec), spec.sampling.issue_window or held - _at_once(spec) + 1)
 
 
 def least_clips(spec: JobSpec) -> int:
@@ -138,36 +143,6 @@ def least_clips(spec: JobSpec) -> int:
     """
     loops = len(spec.consumers)
     return max((2 if loops > 1 else 1) * _at_once(spec), 2 * _batch(spec)[0] * loops)
-
-
-def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:
-    """The clips that decoders make of these videos, as features see them: one for each size.
-
-    Frames that are kept as YUV 4:2:0 become RGB for who needs that.
-    """
-    return set(_decoded(spec, view))
-
-
-def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
-    """Clips as features see them -> as they lie in the cache. Raises `ConfigError` for sizes that cannot be."""
-    resize = recipe_of(spec).resize
-    channels = 1 if resize.pixels == GRAY else 3
-    alike = resize.mode in (Resize.EXACT, Resize.CROP)
-    clips = {}
-    for (height, width), video in (view.a_size if alike else view.sizes).items():
-        if not (alike or height):
-            raise ConfigError(
-                f"clip.resize.mode: {spec.clip.resize.mode} keeps the size of each image, and a record that is a file "
-                f"({view.rows.text('id', video)}) does not say it; use crop or exact, or build records as numbers "
-                "(essp records build --encode raw)"
-            )
-        seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), "uint8")
-        try:
-            stored = frame_shape(resize, height, width)
-        except ConfigError as error:
-            raise ConfigError(f"{error} (video {view.rows.text('id', video)})") from error
-        clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
-    return clips
 
 
 def _largest(bounds: Sequence[Sequence[int]]) -> int:
@@ -196,17 +171,21 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
 
 
 def _bounds(
-    spec: JobSpec, view: CatalogView, streams: Sequence[str], declared: Mapping[str, DeclaredFeature] | None
+    spec: JobSpec, clips: Mapping[ArraySpec, ArraySpec], streams: Mapping[str, Stream], extracted: Sequence[str]
 ) -> list[int]:
-    bounds = [0] * (1 + len(streams))
-    for clip, stored in _decoded(spec, view).items():
-        outputs = {name: stream_output(spec, name, clip, declared) for name in spec.streams}
-        made = [_max_bytes(stored, spec.clip.codec)]
-        made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]
-        bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
+    bounds = [0] * (1 + len(extracted))
+    for seen, stored in clips.items():
+        sizes = [_most_bytes("clip", stored, spec.clip.codec)]
+        sizes += [
+            _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
+        ]
+        bounds = [max(known, new) for known, new in zip(bounds, sizes, strict=True)]
     return bounds
 
 
-def _max_bytes(array: ArraySpec, codec: CodecSpec) -> int:
-    """The largest size in bytes of an array as a value of the cache."""
-    return max_encoded_bytes(array.shape, array.dtype, codec.name)
+def _most_bytes(field: str, array: ArraySpec, codec: CodecSpec) -> int:
+    """The largest size in bytes of an array as a value of the cache. `field`: what sets it."""
+    try:
+        return max_encoded_bytes(array.shape, array.dtype, codec.name)
+    except ConfigError as error:
+        raise error.within(field) from error

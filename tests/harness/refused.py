@@ -20,9 +20,11 @@ def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[
     """Within this block a `ConfigError` is raised about this field, or a document has exactly this problem."""
     with pytest.raises((ConfigError, ValidationError)) as caught:
         yield caught
-    error = caught.value
+    assert refusals(caught.value) == [(field, code)], caught.value
+
+
+def refusals(error: ConfigError | ValidationError) -> list[Refusal]:
+    """What an error refuses, in the order in which people read it."""
     if isinstance(error, ValidationError):
         error = ConfigError.together(problems(error, BaseModel))
-    assert isinstance(error, ConfigError)
-    parts = error.parts or (error,)
-    assert [(part.field, part.code) for part in parts] == [(field, code)], error
+    return [(part.field, part.code) for part in error.parts or (error,)]

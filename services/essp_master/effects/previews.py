@@ -29,8 +29,8 @@ from essp_common.job.status import PURPOSES, StreamPreview
 from essp_common.quantities import size
 from essp_engine.features.drawing import Drawing, Picture, drawing, grid
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
-from essp_engine.preflight.stored_clips import StoredClip
 from essp_engine.video import codec, colour
+from essp_master.job.stored_clips import StoredClip
 
 MOST_BYTES = 16 * 2**20
 """Limit for the value that is read, and for its decoded form."""

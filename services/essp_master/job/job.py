@@ -46,7 +46,6 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_engine.preflight.preflight import Preflight
 from essp_engine.preflight.sizing import least_clips
-from essp_engine.preflight.stored_clips import StoredClips
 from essp_engine.seeding.instructions import Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_engine.seeding.message_builder import MessageBuilder
 from essp_master.job.activity import Activity
@@ -61,6 +60,7 @@ from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.run_state import RunEvent, RunState, after
 from essp_master.job.stall_watch import StallWatch
+from essp_master.job.stored_clips import StoredClips
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {

@@ -18,9 +18,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from essp_common import distribution
 from essp_common.artifacts import layout, partial_scores
+from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.history import History
 from essp_common.artifacts.removal import removal_of, remove, write_owner
-from essp_common.errors import Conflict
+from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.snapshot import store_if_large
@@ -39,7 +40,9 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
-from essp_engine.preflight.preflight import Preflight, check_owner, has_more
+from essp_engine.preflight.model_inputs import model_of
+from essp_engine.preflight.output import check_owner, has_more, output_at
+from essp_engine.preflight.preflight import Preflight
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.job.changes import newer
@@ -106,7 +109,9 @@ def claim_run(
         # The predictor that completed the job removes them too, but a moment after the job is complete: this run must
         # not start from scores that are then removed.
         partial_scores.remove(output)
-    resume = resume_points(spec, phases, stores, preflight.resume.manifests, 0 if since else fence)
+    resume = resume_points(
+        spec, phases, output, _model(spec, stores), preflight.resume.manifests, 0 if since else fence
+    )
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
         classes=preflight.classes,
@@ -137,7 +142,7 @@ def _claim(output: ObjectStore, preflight: Preflight, continues: bool, team: str
     spec = preflight.spec
     if preflight.fresh:
         _remove(output, preflight)
-    known = None if preflight.fresh else check_owner(output, spec, continues=continues)
+    known = None if preflight.fresh else check_owner(output_at(output), spec, continues=continues)
     if known is None:
         write_owner(output, team)
     if known is None or not has_more(known, spec):
@@ -153,6 +158,14 @@ def _remove(output: ObjectStore, preflight: Preflight) -> None:
         raise Conflict(f"output: {removal.uri} was taken by job {removal.job} meanwhile; choose another output")
     log.info("job %s starts over; removed: %s", preflight.spec.name, removal.words)
     remove(output, removal)
+
+
+def _model(spec: JobSpec, stores: Stores) -> FusedModel | None:
+    """The model of a predict job, as it is now: it may not be what the preflight has read."""
+    try:
+        return model_of(spec, stores)
+    except ConfigError:
+        return None  # the predictor reports it; or the model lies where only the predictor can read
 
 
 def _take_fence(output: ObjectStore) -> int:

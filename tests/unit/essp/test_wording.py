@@ -20,7 +20,10 @@ import pytest
 import essp
 from essp_common.job.documents import read_yaml
 from essp_common.job.spec import parse_spec
+from essp_common.wiring import Stores
+from essp_engine.preflight.preflight import preflight
 from tests.harness.command_line import main_of
+from tests.harness.fleet import make_job
 
 FOLDER = Path(__file__).parent / "wording"
 JOB = {
@@ -38,6 +41,16 @@ def of_job(text: str) -> str:
         parse_spec(json.dumps(JOB | read_yaml(text, "text")), "job.yaml")
     except essp.ConfigError as error:
         return str(error)
+    return "no error"
+
+
+def of_preflight(text: str) -> str:
+    """`text`: the same of a job on a catalog of two classes, which is checked before it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            preflight(make_job(Path(folder), **read_yaml(text, "text")), Stores(("file:///",)))
+        except essp.ConfigError as error:
+            return str(error)
     return "no error"
 
 
@@ -72,7 +85,12 @@ def _empty_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-SAYS: dict[str, Callable[[str], str]] = {"jobs.txt": of_job, "commands.txt": of_command, "calls.txt": of_call}
+SAYS: dict[str, Callable[[str], str]] = {
+    "jobs.txt": of_job,
+    "preflight.txt": of_preflight,
+    "commands.txt": of_command,
+    "calls.txt": of_call,
+}
 
 
 def written(name: str) -> str:

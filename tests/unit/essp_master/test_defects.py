@@ -75,7 +75,7 @@ def test_a_job_of_which_no_seed_can_be_made_is_not_announced(
     master.start(fleet.job)
     store, key = adapters.stores.resolve(fleet.job.data.catalog)
     rows = [VideoRow(**{**vars_of(row), **damage}) for row in read_catalog(store, key).rows]
-    monkeypatch.setattr("essp_engine.preflight.preflight.open_data", lambda *_: Catalog(tuple(rows)))
+    monkeypatch.setattr("essp_engine.preflight.resolve.open_data", lambda *_: Catalog(tuple(rows)))
     bad = other_job(fleet.job, tmp_path, "bad")
     with pytest.raises(EsspError, match="catalog"):
         master.start(bad)
@@ -101,7 +101,7 @@ def test_a_job_whose_first_units_cannot_be_made_after_all_is_not_announced(
     def units(self: object, instruction: object) -> list[tuple[bytes, bytes]]:
         raise ValueError("Value out of range: -1")
 
-    monkeypatch.setattr("essp_engine.preflight.preflight._try_seeds", lambda *_: None)
+    monkeypatch.setattr("essp_engine.preflight.preflight.try_seeds", lambda *_: None)
     with monkeypatch.context() as broken:
         broken.setattr(message_builder.MessageBuilder, "units", units)
         with pytest.raises(EsspError, match=r"job small cannot begin: ValueError: Value out of range"):

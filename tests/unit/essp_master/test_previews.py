@@ -21,11 +21,11 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
 from essp_common.wiring import Adapters
 from essp_engine.features.drawing import flow_picture
 from essp_engine.features.quantization import ZERO
-from essp_engine.preflight.stored_clips import StoredClip
 from essp_engine.video import codec
 from essp_engine.video.colour import Colour
 from essp_master.effects import previews
 from essp_master.effects.previews import Previews
+from essp_master.job.stored_clips import StoredClip
 from tests.harness.fleet import Clock, FleetOf, make_job, master_over
 
 RAW = FrameCodec(name="raw")

@@ -294,7 +294,7 @@ def test_a_larger_budget_is_the_same_job(adapters: Adapters, fleet_of: FleetOf, 
     [
         ({"data": {}}, r"data\.catalog: is required"),
         ({"data": {"catalog": "file:///nowhere/c.parquet"}}, r"data\.catalog: .*essp catalog build"),
-        ({"limits": {"budget": "3KB"}}, r"limits\.budget: .* hold 0 clips"),
+        ({"limits": {"budget": "3KB"}}, r"limits\.budget: .* holds 0 clips"),
         ({"streams": {"rgb": {}, "diff": {"feature": "no_such"}}}, "no extractor 'no_such'"),
     ],
 )

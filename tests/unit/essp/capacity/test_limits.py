@@ -24,7 +24,14 @@ MILLISECONDS = {
     "feed.b": 1.0,
     "trainer.b": 4.0,
 }
-COSTS = Costs({part: ms / 1000 for part, ms in MILLISECONDS.items()}, {"clip": 1e6, "flow": 5e5}, 1e5, 400, 20.0)
+COSTS = Costs(
+    {part: ms / 1000 for part, ms in MILLISECONDS.items()},
+    {"clip": 1e6, "flow": 5e5},
+    1e5,
+    400,
+    20.0,
+    epoch_clips=10_000,
+)
 
 
 def job(budget: str = "2GB") -> JobSpec:
@@ -45,7 +52,7 @@ def job(budget: str = "2GB") -> JobSpec:
 
 
 def planned(**wanted: Any) -> Plan:
-    return plan(job(wanted.pop("budget", "2GB")), COSTS, 10_000, Wanted(**wanted))
+    return plan(job(wanted.pop("budget", "2GB")), COSTS, Wanted(**wanted))
 
 
 def test_pools_for_a_rate_are_large_enough() -> None:
@@ -73,7 +80,7 @@ def test_a_budget_that_is_too_small_is_named() -> None:
 
 def test_a_job_has_one_master_however_many_clips_are_asked_for() -> None:
     slow = replace(COSTS, seconds=COSTS.seconds | {"master": 0.005})
-    found = plan(job(), slow, 10_000, Wanted(rate=400.0))
+    found = plan(job(), slow, Wanted(rate=400.0))
     workers = {pool["name"]: pool["workers"] for pool in found.facts["pools"]}
     assert workers["master"] == 1
     assert found.facts["bottleneck"].startswith("master, at 200 clips/s (fewer, longer clips")
@@ -82,7 +89,7 @@ def test_a_job_has_one_master_however_many_clips_are_asked_for() -> None:
 def test_a_pool_makes_all_streams_of_its_feature() -> None:
     spec = job()
     twice = spec.model_copy(update={"streams": {**spec.streams, "more": spec.streams["flow"]}})
-    pools = plan(twice, COSTS, 10_000, Wanted(rate=88.0)).facts["pools"]
+    pools = plan(twice, COSTS, Wanted(rate=88.0)).facts["pools"]
     assert {pool["name"]: pool["workers"] for pool in pools}["extractor.flow"] == 11
 
 
@@ -110,7 +117,7 @@ def test_a_part_that_was_not_measured_is_named(ended: bool, remedy: str) -> None
     """More time helps only where the job is not over."""
     costs = Costs({"master": 0.1}, {"clip": 1.0}, 1.0, 1, 1.0, ended)
     with pytest.raises(EsspError, match=f"nothing was measured of decoder; .*{remedy}"):
-        plan(job(), costs, 100, Wanted())
+        plan(job(), costs, Wanted())
 
 
 @pytest.mark.parametrize(
@@ -121,10 +128,10 @@ def test_a_part_that_was_not_measured_is_named(ended: bool, remedy: str) -> None
 def test_no_bottleneck_is_named_where_too_little_was_measured(changes: dict[str, Any], remedy: str) -> None:
     """What the job costs is then divided by few clips, most of it with the master."""
     few: Costs = replace(COSTS, seconds=COSTS.seconds | {"master": 0.044}, **changes)
-    found = plan(job(), few, 10_000, Wanted(rate=880.0))
+    found = plan(job(), few, Wanted(rate=880.0))
     assert found.facts["bottleneck"].startswith("not known")
     assert remedy in found.facts["bottleneck"]
     low, high = found.facts["between"]
     assert low == pytest.approx(1 / 0.044, rel=0.01)
     assert high > 880, "all but the master carry the rate"
-    assert plan(job(), COSTS, 10_000, Wanted(rate=880.0)).facts["between"] is None
+    assert plan(job(), COSTS, Wanted(rate=880.0)).facts["between"] is None

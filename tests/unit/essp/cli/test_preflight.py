@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
+from essp_common.validation import MOST_PROBLEMS
 from essp_common.wiring import Stores
 from essp_engine.features.declared import DeclaredFeature, DeclaredOutput
 from essp_engine.preflight.preflight import Preflight, preflight
@@ -25,6 +25,7 @@ from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
+from tests.harness.refused import Refusal, refusals, refused
 from tests.harness.serving import served
 
 
@@ -34,23 +35,37 @@ def trainer(**settings: Any) -> dict[str, Any]:
     return {"streams": {"rgb": {}}, "trainers": {"one": own}}
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no catalog": ({"data": {}}, "data.catalog: is required"),
-    "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "essp catalog build"),
-    "a background that the catalog has not": (
-        {"sampling": {"background": "c3"}},
-        "sampling.background: the catalog has no class 'c3'; there are: c0, c1. `essp catalog build --background c3`",
-    ),
-    "a budget too small": ({"limits": {"budget": "3KB"}}, "limits.budget: "),
+def encoder(**settings: Any) -> dict[str, Any]:
+    """A job with one encoder, on `rgb`."""
+    own = {"stream": "rgb", "model": "fisher_vector", "batch_size": 2, "encoder": settings}
+    return {"streams": {"rgb": {}}, "trainers": {"one": own}}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no catalog": ({"data": {}}, "data.catalog", "missing"),
+    "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "data.catalog", "not_found"),
+    "a background that the catalog has not": ({"sampling": {"background": "c3"}}, "sampling.background", "unknown"),
+    "a budget too small": ({"limits": {"budget": "3KB"}}, "limits.budget", "range"),
     "an unknown strategy": (
         {"aggregation": {"strategies": ["average", "averege"]}},
-        "aggregation.strategies.1: no aggregator 'averege' is installed; ",
+        "aggregation.strategies.1",
+        "unknown",
     ),
     "a parameter that a strategy has not": (
         {"aggregation": {"strategies": [{"name": "top_k", "n": 3}]}},
-        "aggregation.strategies.0.n: top_k has no parameter 'n'; its parameters are: ",
+        "aggregation.strategies.0.n",
+        "unknown",
     ),
-    "an unknown feature": ({"streams": {"rgb": {}, "diff": {"feature": "no_such"}}}, "no extractor 'no_such'"),
+    "an unknown feature": (
+        {"streams": {"rgb": {}, "diff": {"feature": "no_such"}}},
+        "streams.diff.feature",
+        "unknown",
+    ),
+    "a parameter that a feature has not": (
+        {"streams": {"rgb": {}, "diff": {"feature": "frame_diff", "params": {"lenght": 2}}}},
+        "streams.diff.params.lenght",
+        "unknown",
+    ),
     **{
         f"a network on {feature}": (
             {
@@ -59,61 +74,75 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                 "trainers": {"one": {"stream": "words", "batch_size": 2, "augment": {"crop": 8, "flip": False}}},
                 "limits": {"budget": "1GiB"},
             },
-            f"trainers.one.stream: {feature} (streams.words.feature) is a descriptor, not a picture",
+            "trainers.one.stream",
+            "conflict",
         )
         for feature in ("hog", "hof", "mbh", "trajectories", "improved_trajectories")
     },
-    "a crop larger than the frames": (
-        trainer(augment={"crop": 17}),
-        "trainers.one.augment.crop: 17 is larger than the smallest frames of stream 'rgb', 16 x 16 pixels",
+    "an encoder on pictures": (encoder(), "trainers.one.model", "conflict"),
+    "more components than numbers": (
+        encoder(pca=97)
+        | {
+            "clip": {"frames": 16, "resize": {"height": 48, "width": 48}},
+            "streams": {"rgb": {"feature": "hog"}},
+            "limits": {"budget": "1GiB"},
+        },
+        "trainers.one.encoder.pca",
+        "range",
     ),
+    "a crop larger than the frames": (trainer(augment={"crop": 17}), "trainers.one.augment.crop", "range"),
     "a crop larger than frames that keep their size": (
         trainer(augment={"crop": 49}) | {"clip": {"frames": 3, "resize": {"mode": "none"}}},
-        "trainers.one.augment.crop: 49 is larger than the smallest frames of stream 'rgb', 64 x 48 pixels",
+        "trainers.one.augment.crop",
+        "range",
     ),
     "a network of clips that gets one frame": (
-        trainer(model="r3d_18"),
-        "streams.rgb.params.frames: r3d_18 (trainers.one.model) sees 2 or more frames at once, and gets 1; set it to",
+        trainer(model="r3d_18", augment={"crop": 17}) | {"clip": {"frames": 3, "resize": {"height": 17, "width": 17}}},
+        "streams.rgb.params.frames",
+        "range",
     ),
-    "a crop too small for the network": (
-        trainer(model="alexnet"),
-        "trainers.one.augment.crop: 16 is too small for alexnet; 63 is the least",
+    "a network of clips that gets flow": (
+        trainer(model="r3d_18", augment={"crop": 17})
+        | {
+            "clip": {"frames": 3, "resize": {"height": 17, "width": 17}},
+            "streams": {"rgb": {"feature": "flow", "params": {"length": 2}}},
+        },
+        "trainers.one.model",
+        "conflict",
     ),
-    "batches of one value": (
-        trainer(batch_size=1),
-        "trainers.one.batch_size: batches of one frame give a normalisation of small one value a channel",
-    ),
+    "a crop too small for the network": (trainer(model="alexnet"), "trainers.one.augment.crop", "range"),
+    "an unknown network": (trainer(model="resnet19"), "trainers.one.model", "unknown"),
+    "an unknown loss": (trainer(loss="guess"), "trainers.one.loss", "unknown"),
+    "batches of one value": (trainer(batch_size=1), "trainers.one.batch_size", "range"),
     "a weight of a class that is none": (
         trainer(class_weights={"c0": 2, "c3": 1}),
-        "trainers.one.class_weights: there is no class 'c3'; there are: c0, c1",
+        "trainers.one.class_weights",
+        "unknown",
     ),
     "RandAugment of flow": (
         trainer(augment={"crop": 16, "rand_augment": {}})
         | {"streams": {"rgb": {"feature": "flow", "params": {"length": 2}}}},
-        "trainers.one.augment.rand_augment: is for colours, and flow (streams.rgb.feature) are none; leave it out",
+        "trainers.one.augment.rand_augment",
+        "conflict",
     ),
-    "passes of one value": (
-        trainer(micro_batch=1),
-        "trainers.one.micro_batch: one frame gives a normalisation of small one value a channel",
-    ),
+    "passes of one value": (trainer(micro_batch=1), "trainers.one.micro_batch", "range"),
     "epochs of one value": (
         trainer() | {"sampling": {"clips_per_epoch": 1}},
-        "sampling.clips_per_epoch: batches of one frame",
+        "sampling.clips_per_epoch",
+        "range",
     ),
     "batches of one value in a second classifier": (
         trainer(batch_size=1, model="inception_v3"),
-        "trainers.one.batch_size: batches of one frame give a normalisation of inception_v3 one value",
+        "trainers.one.batch_size",
+        "range",
     ),
     "weights that are not there": (
-        {
-            "streams": {"rgb": {}},
-            "trainers": {
-                "rgb": {"stream": "rgb", "batch_size": 2, "weights": "file:///nowhere/w.pt", "augment": {"crop": 16}}
-            },
-        },
-        "trainers.rgb.weights: ",
+        trainer(weights="file:///nowhere/w.pt"),
+        "trainers.one.weights",
+        "not_found",
     ),
 }
+"""A job that cannot run -> the field that is refused, and why."""
 
 
 @pytest.fixture
@@ -126,7 +155,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
+def said_of(url: str, folder: Path, spec: JobSpec) -> list[str]:
     """What validate, run and the API say of a job."""
     file = folder / "job.json"
     file.write_text(spec.model_dump_json())
@@ -141,23 +170,54 @@ def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_job_that_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("ESSP_STORES", f'["file://{tmp_path}"]')
-    change, message = WRONG[name]
-    file = tmp_path / "job.json"
-    file.write_text(make_job(tmp_path, **change).model_dump_json())
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        essp("validate", str(file))
+def test_a_job_that_cannot_run_is_refused(tmp_path: Path, name: str) -> None:
+    change, field, code = WRONG[name]
+    with refused(field, code):
+        preflight(make_job(tmp_path, **change), Stores((f"file://{tmp_path}",)))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", list(WRONG)[::8])
+@pytest.mark.parametrize("name", list(WRONG)[::10])
 def test_a_job_that_cannot_run_is_refused_in_the_same_words(url: str, tmp_path: Path, name: str) -> None:
-    change, message = WRONG[name]
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path, **change))
+    change, field, _ = WRONG[name]
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path, **change))
     assert validate == run == post
-    assert message in validate
+    assert validate.startswith(f"{field}: ")
     assert not (tmp_path / "out").exists()
+
+
+def test_all_that_is_wrong_with_a_job_is_said_at_once(url: str, tmp_path: Path) -> None:
+    spec = make_job(
+        tmp_path,
+        streams={"rgb": {}},
+        trainers={
+            "one": {"stream": "rgb", "batch_size": 2, "loss": "guess", "augment": {"crop": 17}},
+            "two": {"stream": "rgb", "batch_size": 2, "class_weights": {"c3": 1}, "augment": {"crop": 16}},
+        },
+        limits={"budget": "3KB"},
+    )
+    with pytest.raises(ConfigError) as error:
+        preflight(spec, Stores((f"file://{tmp_path}",)))
+    assert refusals(error.value) == [
+        ("trainers.one.loss", "unknown"),
+        ("trainers.two.class_weights", "unknown"),
+        ("trainers.one.augment.crop", "range"),
+        ("limits.budget", "range"),
+    ]
+    validate, run, post = said_of(url, tmp_path, spec)
+    assert validate == run == post == str(error.value)
+    assert [line.partition(":")[0].strip() for line in validate.splitlines()[1:]] == [
+        field for field, _ in refusals(error.value)
+    ]
+
+
+def test_of_the_problems_of_many_trainers_as_many_are_named_as_people_read(tmp_path: Path) -> None:
+    crops = {f"t{n}": {"stream": "rgb", "batch_size": 2, "augment": {"crop": 17}} for n in range(25)}
+    with pytest.raises(ConfigError) as error:
+        preflight(make_job(tmp_path, streams={"rgb": {}}, trainers=crops), Stores((f"file://{tmp_path}",)))
+    *named, last = error.value.parts
+    assert len(named) == MOST_PROBLEMS
+    assert str(last) == "and 5 more problems"
 
 
 def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
@@ -165,7 +225,7 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
     store.put(layout.SPEC, make_job(tmp_path, sampling={"seed": 5}).model_dump_json().encode())
     before = sorted(tmp_path.glob("out/**/*"))
     spec = make_job(tmp_path)
-    validate, run, post = refusals(url, tmp_path, spec)
+    validate, run, post = said_of(url, tmp_path, spec)
     assert validate == run == post
     assert "holds another job, which differs in sampling" in validate
     assert sorted(tmp_path.glob("out/**/*")) == before
@@ -175,7 +235,7 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
 
 def test_an_output_that_is_a_file_is_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"mine")
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path))
     assert validate == run == post == f"output: {tmp_path}/out is a file; give a folder"
     assert (tmp_path / "out").read_bytes() == b"mine"
 
@@ -196,10 +256,10 @@ def test_more_trainers_are_no_other_job_and_fewer_are_refused_in_the_same_words(
     more = {"trainers": one | {"two": trainer()["trainers"]["one"]}}
     store = DirectoryStore(str(tmp_path / "out"))
     store.put(layout.SPEC, make_job(tmp_path, **more).model_dump_json().encode())
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path))
     assert validate == run == post
     assert "trainers.two: " in validate
-    assert "holds this job with it, and a job can be given more, not fewer; write it into the file" in validate
+    assert "a job can only be extended; add it to the job file" in validate
     store.put(layout.SPEC, make_job(tmp_path).model_dump_json().encode())
     assert preflight(make_job(tmp_path, **more), Stores((f"file://{tmp_path}",))).spec.trainers.keys() == {*one, "two"}
 
@@ -250,20 +310,23 @@ def test_a_registered_feature_is_mirrored_only_if_it_says_what_it_becomes(tmp_pa
         settings = trainer(augment={"crop": 16} | augment) | {"streams": {"rgb": {"feature": "depth"}}}
         return preflight(make_job(tmp_path, **settings), stores, declared=Declared(declared))
 
-    with pytest.raises(ConfigError, match=r"trainers.one.augment.flip: what depth .* becomes in a mirror is not known"):
-        found(FeatureLayout())
-    with pytest.raises(ConfigError, match=r"trainers.one.augment.evaluation_crops: .* or set this to 1 or 3"):
-        found(FeatureLayout(), flip=False, evaluation_crops=10)
+    def refusal(*given: Any, **augment: Any) -> list[Refusal]:
+        with pytest.raises(ConfigError) as error:
+            found(*given, **augment)
+        return refusals(error.value)
+
+    assert refusal(FeatureLayout()) == [("trainers.one.augment.flip", "conflict")]
+    assert refusal(FeatureLayout(), flip=False, evaluation_crops=10) == [
+        ("trainers.one.augment.evaluation_crops", "conflict")
+    ]
     assert found(FeatureLayout(), flip=False).layouts == {"rgb": FeatureLayout()}
     assert found(FeatureLayout(mirrored="plain")).layouts == {"rgb": FeatureLayout(mirrored="plain")}
-    with pytest.raises(ConfigError, match="is a descriptor, not a picture"):
-        found(FeatureLayout(values="descriptor"), flip=False)
-    with pytest.raises(ConfigError, match="is a descriptor, not a picture"):
-        found(FeatureLayout(), axes=3, flip=False)
-    with pytest.raises(ConfigError, match=r"declares horizontal_motion, so the number of its channels .* is 3"):
-        found(FeatureLayout(mirrored="horizontal_motion"), channels=3)
-    with pytest.raises(ConfigError, match=r"declares colours, so the number of its channels .* is 4"):
-        found(FeatureLayout(values="colours", mirrored="plain"), channels=4)
+    no_picture: list[Refusal] = [("trainers.one.stream", "conflict")]
+    assert refusal(FeatureLayout(values="descriptor"), flip=False) == no_picture
+    assert refusal(FeatureLayout(), axes=3, flip=False) == no_picture
+    wrong_layout: list[Refusal] = [("streams.rgb.feature", "conflict")]
+    assert refusal(FeatureLayout(mirrored="horizontal_motion"), channels=3) == wrong_layout
+    assert refusal(FeatureLayout(values="colours", mirrored="plain"), channels=4) == wrong_layout
 
 
 def test_trainers_that_would_be_the_same_are_warned_of(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from essp_common.artifacts.removal import OfAnotherJob, write_owner
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError, Forbidden
+from essp_common.errors import ConfigCode, ConfigError, Forbidden
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
@@ -22,6 +22,16 @@ from tests.harness.fleet import make_job
 
 def found(spec: JobSpec, folder: Path, fresh: bool = False, asked: Asked = ANYBODY, state: str = "") -> Preflight:
     return preflight(spec, Stores([f"file://{folder}"]), fresh, asked=asked, state=state)
+
+
+def refusal(
+    spec: JobSpec, folder: Path, fresh: bool = False, asked: Asked = ANYBODY, state: str = ""
+) -> tuple[ConfigCode, str]:
+    """Why the output is refused, and in which words."""
+    with pytest.raises(ConfigError) as error:
+        found(spec, folder, fresh, asked, state)
+    assert error.value.field == "output"
+    return error.value.code, error.value.problem
 
 
 def left_in(spec: JobSpec, team: str = "") -> DirectoryStore:
@@ -45,16 +55,18 @@ def test_in_the_output_of_another_job_or_around_it(tmp_path: Path, there: str, h
     (tmp_path / "root").mkdir()
     job = make_job(tmp_path)
     left_in(at(job, tmp_path / "root" / there, "other"))
-    with pytest.raises(ConfigError, match=r"^output: .* output of job other, file://.*; choose another output"):
-        found(at(job, tmp_path / "root" / here), tmp_path, fresh)
+    code, words = refusal(at(job, tmp_path / "root" / here), tmp_path, fresh)
+    assert code == "taken"
+    assert "output of job other, file://" in words
 
 
 def test_through_a_link_into_another_output(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     left_in(at(job, tmp_path / "other", "other"))
     (tmp_path / "link").symlink_to(tmp_path / "other")
-    with pytest.raises(ConfigError, match=r"lies in the output of job other"):
-        found(at(job, tmp_path / "link/more"), tmp_path)
+    code, words = refusal(at(job, tmp_path / "link/more"), tmp_path)
+    assert code == "taken"
+    assert "lies in the output of job other" in words
 
 
 def test_the_folder_of_a_division_is_in_the_output_of_its_job(tmp_path: Path) -> None:
@@ -76,14 +88,18 @@ def test_the_folder_of_the_videos(tmp_path: Path, folder: str, fresh: bool) -> N
         for name in "ab" for n in range(4)
     ]  # fmt: skip
     write_catalog(DirectoryStore(str(tmp_path)), "catalog.parquet", Catalog(rows))
-    with pytest.raises(ConfigError, match="output: videos of the catalog lie in"):
-        found(at(job, tmp_path / folder), tmp_path, fresh)
+    code, words = refusal(at(job, tmp_path / folder), tmp_path, fresh)
+    assert code == "taken"
+    assert words.startswith("videos of the catalog lie in")
     for beside in ("data/runs/x", "data/videos/runs", "data/video"):
         found(at(job, tmp_path / beside), tmp_path, fresh)
 
 
-@pytest.mark.parametrize("catalog", ["out", "out/model/c.parquet", "out/spec.json", "o"])
-def test_the_place_of_the_catalog(tmp_path: Path, catalog: str) -> None:
+@pytest.mark.parametrize(
+    ("catalog", "why"),
+    [("out", "refused"), ("out/model/c.parquet", "taken"), ("out/spec.json", "taken"), ("o", "refused")],
+)
+def test_the_place_of_the_catalog(tmp_path: Path, catalog: str, why: ConfigCode) -> None:
     job = make_job(tmp_path)
     output = tmp_path / ("o/ut" if catalog == "o" else "out")
     (tmp_path / catalog).parent.mkdir(parents=True, exist_ok=True)
@@ -94,8 +110,7 @@ def test_the_place_of_the_catalog(tmp_path: Path, catalog: str) -> None:
             "data": job.data.model_copy(update={"catalog": f"file://{tmp_path}/{catalog}"}),
         }
     )
-    with pytest.raises(ConfigError, match=r"^output: "):
-        found(moved, tmp_path)
+    assert refusal(moved, tmp_path)[0] == why
     assert (tmp_path / catalog).is_file()
 
 
@@ -105,8 +120,9 @@ def test_a_catalog_beside_what_the_job_writes_is_no_obstacle(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("state", ["out", "out/state", ""])
 def test_the_state_of_the_master(tmp_path: Path, state: str) -> None:
-    with pytest.raises(ConfigError, match="ESSP_STATE"):
-        found(make_job(tmp_path), tmp_path, state=f"file://{tmp_path}/{state}".rstrip("/"))
+    code, words = refusal(make_job(tmp_path), tmp_path, state=f"file://{tmp_path}/{state}".rstrip("/"))
+    assert code == "taken"
+    assert "ESSP_STATE" in words
 
 
 def test_a_link_that_leads_out(tmp_path: Path) -> None:
@@ -116,13 +132,11 @@ def test_a_link_that_leads_out(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     job = make_job(inner)
     (inner / "out").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"leads out of .* through a symbolic link"):
-        found(job, inner)
+    assert refusal(job, inner)[0] == "refused"
     (inner / "out").unlink()
     (inner / "out").mkdir()
     (inner / "out/trainers").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"leads out of .* through a symbolic link"):
-        found(job, inner)
+    assert refusal(job, inner)[0] == "refused"
 
 
 VISION, SPEECH, NOBODY = Asked("vision", admin=False), Asked("speech", admin=False), Asked("", admin=False)
@@ -166,8 +180,23 @@ def test_another_job_is_removed_if_it_was_named(tmp_path: Path) -> None:
     removes = found(job, tmp_path, True, Asked(replaces="other")).removes
     assert removes is not None
     assert removes.keys == ("trainers/rgb/history.json",)
-    with pytest.raises(ConfigError, match=r"holds another job \(other\), which differs in name"):
-        found(job, tmp_path)
+    code, words = refusal(job, tmp_path)
+    assert code == "taken"
+    assert "differs in name" in words
+
+
+def test_whoever_asks_is_asked_whether_another_job_may_go(tmp_path: Path) -> None:
+    """Once, and only for a job that can begin."""
+    job = make_job(tmp_path)
+    left_in(at(job, tmp_path / "out", "other"))
+    questions: list[OfAnotherJob] = []
+    asked = Asked(confirm=questions.append)
+    assert found(job, tmp_path, True, asked).removes is not None
+    assert [question.job for question in questions] == ["other"]
+    wrong = job.model_copy(update={"limits": job.limits.model_copy(update={"budget": 1})})
+    with pytest.raises(ConfigError):
+        found(wrong, tmp_path, True, asked)
+    assert len(questions) == 1
 
 
 def test_what_a_removal_leaves_is_not_written_over(tmp_path: Path) -> None:
@@ -175,17 +204,14 @@ def test_what_a_removal_leaves_is_not_written_over(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     other = at(job, tmp_path / "out", "other").model_copy(update={"trainers": {"flow": job.trainers["rgb"]}})
     output = left_in(other)
-    over = pytest.raises(
-        ConfigError, match=r"^output: job small would write over trainers/rgb/history\.json in file://"
-    )
-    with over:
-        found(job, tmp_path, True, Asked(replaces="other"))
+    assert refusal(job, tmp_path, True, Asked(replaces="other"))[0] == "exists"
     (tmp_path / "out/trainers/rgb").rename(tmp_path / "mine")
     (tmp_path / "out/trainers/rgb").symlink_to(tmp_path / "mine")
     for held in (other, job):
         output.put(layout.SPEC, held.model_dump_json(indent=2).encode())
-        with over:
-            found(job, tmp_path, True, Asked(replaces="other"))
+        code, words = refusal(job, tmp_path, True, Asked(replaces="other"))
+        assert code == "exists"
+        assert "trainers/rgb/history.json" in words
     (tmp_path / "out/trainers/rgb").unlink()
     output.put("report/thesis.tex", b"mine")
     assert (removes := found(job, tmp_path, True).removes) is not None

@@ -12,10 +12,17 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.sizing import bounds_of, catch_up_bytes, catch_up_window, lead_clips, parts_of, unit_clips
-from essp_engine.preflight.stream_outputs import layouts_of
-from essp_engine.preflight.trainer_checks import check_needs
-from tests.harness.refused import Refusal, refused
+from essp_engine.preflight.checks import check
+from essp_engine.preflight.resolve import resolve_on
+from essp_engine.preflight.sizing import (
+    budget_problem,
+    catch_up_bytes,
+    catch_up_window,
+    lead_clips,
+    parts_of,
+    unit_clips,
+)
+from tests.harness.refused import Refusal, refusals, refused
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -40,6 +47,12 @@ def job(**more: object) -> JobSpec:
         "epochs": 2,
     }
     return JobSpec.model_validate(base | more)
+
+
+def refusal(spec: JobSpec, videos: Catalog) -> list[Refusal]:
+    with pytest.raises(ConfigError) as error:
+        check(resolve_on(videos, spec))
+    return refusals(error.value)
 
 
 def test_the_passes_of_a_training_end_with_the_test() -> None:
@@ -73,17 +86,15 @@ def test_the_digest_of_a_training_is_that_of_its_data_whatever_the_number_of_epo
 
 
 def test_bounds_cover_each_part() -> None:
-    phases = Phases(job(), catalog("train"))
-    parts = parts_of(phases.spec)
-    clip, flow = bounds_of(phases, parts)[0]
+    clip, flow = resolve_on(catalog("train"), job()).bounds[0]
     assert clip == 128 + 11 * 32 * 32 * 3
     assert flow >= 10 * 32 * 32 * 2
 
 
 def test_the_largest_video_counts_where_sizes_differ() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
-    phases = Phases(spec, catalog("train", sizes=((64, 48), (320, 240))))
-    assert bounds_of(phases, parts_of(spec))[0][0] == 128 + 11 * 320 * 240 * 3
+    bounds = resolve_on(catalog("train", sizes=((64, 48), (320, 240))), spec).bounds
+    assert bounds[0][0] == 128 + 11 * 320 * 240 * 3
 
 
 def test_a_stream_without_a_consumer_costs_nothing() -> None:
@@ -94,23 +105,22 @@ def test_a_stream_without_a_consumer_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({}, ["limits.budget", "trainers.flow.batch_size = 8", "8 at once"]),
+        ({}, ["trainers.flow.batch_size = 8", "8 at once"]),
         ({"sampling": {"locality": 100}}, ["sampling.locality = 100", "107 at once"]),
         ({"trainers": {}, "predictor": {"model": "file:///m"}}, ["the predictor's batch = 16"]),
     ],
 )
 def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str, object], words: list[str]) -> None:
     spec = job(limits={"budget": "200KiB"}, **change)
-    phases = Phases(spec, catalog("train"))
-    with pytest.raises(ConfigError) as error:
-        unit_clips(spec, bounds_of(phases, parts_of(spec)))
-    assert all(word in str(error.value) for word in [*words, "raise it to"])
+    problem = budget_problem(spec, resolve_on(catalog("train"), spec).bounds)
+    assert problem is not None
+    assert refusals(problem) == [("limits.budget", "range")]
+    assert all(word in problem.problem for word in [*words, "raise it to"])
 
 
 def test_units_leave_room_for_a_batch() -> None:
     spec = job()
-    phases = Phases(spec, catalog("train"))
-    bounds = bounds_of(phases, parts_of(spec))
+    bounds = resolve_on(catalog("train"), spec).bounds
     largest = sum(bounds[0])
     tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
     assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
@@ -121,8 +131,7 @@ def test_units_leave_room_for_a_batch() -> None:
 
 def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
     spec = job()
-    phases = Phases(spec, catalog("train"))
-    bounds = bounds_of(phases, parts_of(spec))
+    bounds = resolve_on(catalog("train"), spec).bounds
 
     def share(clips: int, **limits: object) -> int:
         given = {"budget": clips * sum(bounds[0]), **limits}
@@ -155,22 +164,29 @@ def test_the_lead_is_counted_in_passes_and_holds_back_no_phase() -> None:
 
 def test_clips_too_short_for_a_feature_are_refused() -> None:
     spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
-    with pytest.raises(ConfigError, match=r"clip\.frames"):
-        bounds_of(Phases(spec, catalog("train")), parts_of(spec))
+    assert refusal(spec, catalog("train")) == [("streams.flow", "range")]
 
 
-@pytest.mark.parametrize(("feature", "said"), [("rgb", "'length'"), ("hog", "length 10 does not"), ("huff", "'huff'")])
-def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("feature", "field", "code"),
+    [
+        ("rgb", "streams.flow.params.length", "unknown"),
+        ("hog", "streams.flow", "conflict"),
+        ("huff", "streams.flow.feature", "unknown"),
+    ],
+)
+def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, field: str, code: str) -> None:
     """Two streams may have the same feature."""
     spec = job(streams={"rgb": {}, "flow": {"feature": feature, "params": {"length": 10}}})
-    phases, parts = Phases(spec, catalog("train")), parts_of(spec)
-    with pytest.raises(ConfigError, match=rf"^streams\.flow: .*{said}"):
-        bounds_of(phases, parts)
+    assert refusal(spec, catalog("train")) == [(field, code)]
 
 
-def test_a_feature_that_nobody_has_names_its_stream() -> None:
-    with pytest.raises(ConfigError, match=r"^streams\.rgb: no extractor 'huff'"):
-        layouts_of(job(streams={"rgb": {"feature": "huff"}, "flow": {}}))
+def test_all_streams_that_cannot_be_made_are_named() -> None:
+    spec = job(streams={"rgb": {"feature": "huff"}, "flow": {"feature": "flow", "params": {"lenght": 10}}})
+    assert refusal(spec, catalog("train")) == [
+        ("streams.rgb.feature", "unknown"),
+        ("streams.flow.params.lenght", "unknown"),
+    ]
 
 
 def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_luma() -> None:
@@ -178,8 +194,7 @@ def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_lu
         clip = {"frames": 11, "resize": {"height": 32, "width": 32}, "pixels": pixels}
         streams = {"flow": {"feature": "flow", "params": {"length": 10}}}
         spec = job(clip=clip, streams=streams, trainers={"flow": {"stream": "flow"}})
-        phases = Phases(spec, catalog("train"))
-        return bounds_of(phases, parts_of(spec))[0]
+        return list(resolve_on(catalog("train"), spec).bounds[0])
 
     header, samples = 128, 11 * 32 * 32
     flow = bounds("rgb")[1]
@@ -205,23 +220,23 @@ def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: Ref
 
 def test_yuv_is_refused_for_videos_of_odd_sides_that_are_not_resized() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}, "pixels": "yuv420"})
-    phases = Phases(spec, catalog("train", sizes=((64, 48), (65, 48))))
-    with pytest.raises(ConfigError, match=r"clip.pixels: yuv420 .* 65 x 48 .*clip.resize.*\(video train\d\)"):
-        bounds_of(phases, parts_of(spec))
+    with pytest.raises(ConfigError, match=r"65 x 48 .*\(video train\d\)") as error:
+        resolve_on(catalog("train", sizes=((64, 48), (65, 48))), spec)
+    assert refusals(error.value) == [("clip.pixels", "conflict")]
 
 
 def test_colours_are_not_made_of_luma() -> None:
     gray = {"frames": 11, "pixels": "gray"}
-    with pytest.raises(ConfigError, match=r"clip.pixels: gray has no colours, and rgb \(streams.rgb.feature\) needs"):
-        check_needs(job(clip=gray))
+    videos, enough = catalog("train"), {"limits": {"budget": "1GiB"}}
+    assert refusal(job(clip=gray, **enough), videos) == [("clip.pixels", "conflict")]
     flow = {"flow": {"feature": "flow", "params": {"length": 10}}}
-    check_needs(job(clip=gray, streams=flow, trainers={"flow": {"stream": "flow"}}))
-    check_needs(job(clip=gray, streams={"rgb": {}}, trainers={}, consumers={"loop": {"stream": "rgb"}}))
+    check(resolve_on(videos, job(clip=gray, streams=flow, trainers={"flow": {"stream": "flow"}}, **enough)))
+    loop = {"streams": {"rgb": {}}, "trainers": {}, "consumers": {"loop": {"stream": "rgb"}}}
+    check(resolve_on(videos, job(clip=gray, **loop, **enough)))
     differences = job(
         clip=gray, streams={"d": {"feature": "frame_diff"}}, trainers={}, consumers={"loop": {"stream": "d"}}
     )
-    with pytest.raises(ConfigError, match="frame_diff"):
-        check_needs(differences)
+    assert refusal(differences, videos) == [("clip.pixels", "conflict")]
 
 
 @pytest.mark.parametrize("loops", [1, 2, 8])
@@ -231,9 +246,8 @@ def test_each_loop_has_room_to_catch_up_in_the_smallest_budget(loops: int, windo
     consumers = {f"loop-{number}": {"stream": "rgb", "batch_size": 4} for number in range(loops)}
     spec = job(trainers={}, consumers=consumers, sampling=sampling)
     bounds = [[100]]
-    with pytest.raises(ConfigError, match=r"need (\d+) at once") as refused:
-        unit_clips(spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100})}), bounds)
-    needed = int(str(refused.value).partition(" at once")[0].rpartition(" ")[2])
+    small = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100})})
+    needed = int(str(budget_problem(small, bounds)).partition(" at once")[0].rpartition(" ")[2])
     assert needed <= 2 * max(window + 3, 4 * loops)
     least = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100 * needed})})
     share = catch_up_bytes(least, bounds) // 100

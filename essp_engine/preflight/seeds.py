@@ -1,0 +1,33 @@
+"""Builds the first work units of a job on trial, so that a job with impossible clips is refused before it begins."""
+
+from __future__ import annotations
+
+from essp_common.errors import ConfigError
+from essp_common.pb.v1.messages_pb2 import Purpose
+from essp_engine.preflight.resolve import ResolvedJob
+from essp_engine.seeding.instructions import IssueUnits
+from essp_engine.seeding.message_builder import MessageBuilder
+
+
+def try_seeds(job: ResolvedJob, unit_clips: int) -> None:
+    """Build the first work units of each kind of phase, as the master will. Raises `ConfigError` if one cannot be
+    built."""
+    messages = MessageBuilder(job.spec, job.phases, 0, job.labels)
+    seen: set[Purpose] = set()
+    for number, (purpose, _) in enumerate(job.phases.order):
+        if purpose in seen:
+            continue
+        seen.add(purpose)
+        plan = job.phases.plan(number)
+        for index in range(min(unit_clips, len(plan))):
+            clip = plan.clip(index)
+            try:
+                messages.units(IssueUnits(number, ((clip,),), job.parts.consumers))
+            except (ValueError, TypeError, OverflowError) as error:
+                video = job.phases.view(number).rows.text("id", clip.video)
+                raise ConfigError(
+                    f"no clip can be made of video {video!r}, planned at index {index}: {error}; build the catalog "
+                    "again",
+                    field="data.catalog",
+                    code="unreadable",
+                ) from error
