@@ -25,13 +25,13 @@ Epochs = Annotated[
 
 
 _OPTIONS = {"epochs": "--epochs", "data.split_column": "--splits", "data.left_out": "--folds"}
-"""Field of a job -> the option that sets it."""
+"""Job field -> the option that sets it."""
 
 
 def options_named(
     epochs: int | None = None, splits: str | None = None, folds: str | None = None
 ) -> AbstractContextManager[None]:
-    """Have errors in this block name a field of the job by its option, if that is given."""
+    """Have errors raised in the `with` block name fields of the job by their options, if these are given."""
     given = zip(_OPTIONS.items(), (epochs, splits, folds), strict=True)
     return fields_named({field: option for (field, option), value in given if value is not None}, JobSpec)
 

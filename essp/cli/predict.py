@@ -37,7 +37,7 @@ _OPTIONS = {
     "predictor.highlight.weight": "--highlight",
     "predictor.highlight.floor": "--floor",
 }
-"""What this command calls the fields of its job."""
+"""Job field -> its name in this command."""
 
 
 def main(

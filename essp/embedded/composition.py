@@ -100,7 +100,7 @@ class Embedded:
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
-            if options.checked is None:  # else its preflight has taken them from the model
+            if options.checked is None:  # otherwise its preflight has taken them from the model
                 spec = with_inputs(spec, model_of(spec, self.adapters.stores))
             self._spec = spec
             self.control = ControlFeed(self.adapters.bus)

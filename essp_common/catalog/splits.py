@@ -68,7 +68,7 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
 
 
 def _carved(catalog: Catalog, train: CatalogView, data: DataSpec, instead: str) -> tuple[CatalogView, CatalogView]:
-    """The training videos without those that are set aside for validation, and these.
+    """The remaining training videos, and the videos set aside for validation.
 
     Raises `ConfigError` if none can be set aside; `instead`: what the user may do about it.
     """

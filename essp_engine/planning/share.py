@@ -22,7 +22,7 @@ class Share:
         self._plan, self._rank, self._ranks = plan, rank, ranks
         self._size = len(plan) // ranks if equal else len(range(rank, len(plan), ranks))
         self.left_out = len(plan) - self._size * ranks if equal else 0
-        """Clips of the plan that are in the share of no rank."""
+        """Clips of the plan that belong to no rank's share."""
         if not self._size:
             raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks", code="range")
 
