@@ -7,10 +7,10 @@
 A *member* is a process that takes batches. It holds one at a time; that one counts as used when the member asks for the
 next one, or leaves the epoch. The batch of a member that has died goes back to the front of the queue.
 
-An epoch is *over* when all of its batches have been written and used, so members do not see its end while
-another one may still give a batch back. Members ask for epochs by number: a member that comes late finds finished
-epochs empty, so all members count alike. The next epoch begins when the present one is over, or when every member has
-left it; in that case the rest of it is dropped.
+An epoch is *over* when all of its batches have been written and used, so no member sees it end while another one may
+still give a batch back. Members ask for epochs by number. A member that comes late finds finished epochs empty, so all
+members use the same numbers. The next epoch begins when the present one is over, or when every member has left it; in
+that case the rest of it is dropped.
 
 Every method is one step. The caller (`ring.py`) performs it under a lock on a copy of the integers, and switches to the
 copy with a single store: a step happens completely or not at all.
