@@ -23,8 +23,9 @@ def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[
     assert refusals(caught.value) == [(field, code)], caught.value
 
 
-def refusals(error: ConfigError | ValidationError) -> list[Refusal]:
+def refusals(error: Exception) -> list[Refusal]:
     """What an error refuses, in the order in which people read it."""
     if isinstance(error, ValidationError):
         error = ConfigError.together(problems(error, BaseModel))
+    assert isinstance(error, ConfigError)
     return [(part.field, part.code) for part in error.parts or (error,)]
