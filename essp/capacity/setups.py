@@ -67,7 +67,7 @@ class Setup:
 
 
 def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
-    """The setup of `essp run`: a decoder and a lane of each extractor per core, and a thread that feeds each trainer."""
+    """The setup of `essp run`: a decoder and a lane of each extractor per core, and a thread feeding each trainer."""
     pools = _pools(spec, costs, lambda name, _: 1 if name == ids.MASTER or name.startswith("feed.") else cores)
     consumers = tuple(
         Consumer(name, f"feed.{name}", trainer.batch_size, costs.seconds[f"trainer.{name}"])
