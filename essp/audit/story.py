@@ -1,4 +1,4 @@
-"""Reconstructs what happened to one clip of a job, step by step, from the job's history alone. Pure.
+"""Reconstructs what happened to one clip of a job, step by step, from the job's history alone: `essp job why`. Pure.
 
 One history entry covers what happened to many clips within some seconds. The steps within an entry have no recorded
 order, so they are listed in the order in which a clip passes through them.

@@ -89,7 +89,7 @@ class DropoutGenerator:
         self._rows: dict[torch.device, Tensor] = {}
 
     def reseed(self, seed: int, share: Share | None = None) -> None:
-        """Start the sequence of one optimiser step on `share` (None: this rank holds the whole batch)."""
+        """Start the sequence of one optimizer step on `share` (None: this rank holds the whole batch)."""
         self._seed, self._share = seed, share
         self._rows.clear()
         for generator in self._generators.values():
