@@ -158,7 +158,7 @@ def _failed(failure: ClipFailure) -> str:
     service, kind = stage_word(failure.stage), kind_word(failure.kind)
     if failure.kind == LOST:
         return f"lost between {service} and its consumer; asked for again"
-    then = "another video takes its place" if failure.replaced else "nothing takes its place"
+    then = "another video replaces it" if failure.replaced else "nothing replaces it"
     stream = f", stream {failure.stream}" if failure.stream else ""
     return f"failed in the {service}{stream}: {failure.video} ({kind}); {then}"
 
