@@ -172,8 +172,8 @@ class CacheMiss(EsspError):
 
 
 class OtherRelease(CacheMiss):
-    """Another release of ESSP stored the bytes: workers of two releases are running. The bytes can be recreated, as
-    often as needed until the older workers have left."""
+    """Another release of ESSP stored the bytes: workers of two releases are running. The bytes can be recreated, again
+    and again until the older workers have left."""
 
 
 ConfigCode = Literal[
