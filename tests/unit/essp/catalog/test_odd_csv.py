@@ -113,7 +113,9 @@ def test_segments_of_which_an_end_has_another_name_are_refused(tmp_path: Path) -
     make(tmp_path, "1.mp4")
     with pytest.raises(ConfigError, match=r"a column 'start_frame' but no end_frame; if the values are in stop_frame"):
         csv_of(tmp_path, "path,label,start_frame,stop_frame\n1.mp4,a,8,202\n")
-    with pytest.raises(ConfigError, match=r"a column 'end_s' and no start_s, but begin_s and start_time; name the one"):
+    with pytest.raises(
+        ConfigError, match=r"a column 'end_s' but no start_s; if the values are in begin_s or start_time"
+    ):
         csv_of(tmp_path, "path,label,begin_s,start_time,end_s\n1.mp4,a,1,1,2\n")
     assert labelled(csv_of(tmp_path, "path,label,start_frame,stopping\n1.mp4,a,8,2\n")) == {"1.mp4#8-": ("a", "train")}
 
