@@ -1,6 +1,6 @@
 """ESSP in Python: clips for training loops, frames, features, predictions and trained models.
 
-A training loop of your own needs a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
+Your own training loop needs a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
 Each `for` over it is an epoch. Killed and started again, this program continues with the very next clip:
 
     import os, torch, essp
@@ -30,8 +30,8 @@ Optical flow is `(B, 1, H, W, 20)` uint8, with 128 for no motion, so `Conv3d(20,
     flow = {"feature": "flow", "params": {"length": 10}, "clip": essp.Clip(frames=11, size=112)}
     loader = essp.Loader("catalog.parquet", batch_size=8, **flow)
 
-`split="validation"` shows the videos that were set aside, `device="cuda"` sends batches ahead,
-`sampling=essp.Sampling(kind="pooled")` decodes less, and `torchrun` sets `rank` and `world_size`. docs/loader.md has
+`split="validation"` reads the videos set aside, `device="cuda"` copies batches to the GPU ahead of use,
+`sampling=essp.Sampling(kind="pooled")` decodes less, and `torchrun` sets `rank` and `world_size`. docs/loader.md covers
 Lightning, accelerate, the Trainer of Hugging Face and notebooks.
 
 Everything else is plain functions:
@@ -43,13 +43,13 @@ Everything else is plain functions:
     answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")                  # class scores of each video
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
-Importing `essp` loads no library: each name loads what it needs when it is first used, and a library that is not
-installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works with a
-torch for CPUs, for which the wheel of torchvision on PyPI is not built. All errors that ESSP raises on purpose are
-`EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller has to change.
+Importing `essp` loads no library. Each name loads what it needs when it is first used; if a library is missing, that
+raises a `ConfigError` that names the extra to install. After `import essp`, `import torchvision` also works with a
+CPU-only torch, for which the torchvision wheel on PyPI is not built. All errors that ESSP raises on purpose are
+`EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller must change.
 
 Paths may be URIs (`file:///...`, `s3://bucket/...`); the environment variable `ESSP_STORES` names the object stores.
-docs/python.md is all of this as a page.
+docs/python.md has all of this as a page.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _HOMES = {
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
     "essp_engine.learning.networks": ("Network",),
 }
-"""Module -> the names that come from it."""
+"""Module -> its public names."""
 
 __all__ = [
     "BadVideo",

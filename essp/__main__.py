@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command. Ctrl-C leaves no traceback while its modules are being loaded, either."""
+    """Run the command. Ctrl-C prints no traceback, even while modules are loading."""
     _read_names_as_utf8()
     try:
         from essp.cli.main import main as run
@@ -17,9 +17,11 @@ def main() -> None:
 
 
 def _read_names_as_utf8() -> None:
-    """Start anew in Python's UTF-8 mode where the locale has another encoding, as LC_ALL=C with PYTHONUTF8=0: names of
-    files are UTF-8 on every machine, and Python would take each letter with an accent for damage. What is printed keeps
-    the encoding of the locale, unless that is ASCII, which has no letters for such names."""
+    """Restart in Python's UTF-8 mode if the locale has another encoding, for example LC_ALL=C with PYTHONUTF8=0.
+
+    File names are UTF-8 on every machine, and Python would otherwise read accented letters as damaged. Output keeps the
+    encoding of the locale, unless that is ASCII, which cannot represent such names.
+    """
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1":
         return
     os.environ["PYTHONUTF8"] = "1"

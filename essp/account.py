@@ -1,8 +1,8 @@
-"""The account of a job, made again from its history alone: what audits check, and what reports tell.
+"""The account of a job, rebuilt from its history alone: the input of audits and reports.
 
-A job may have several runs (stopped and started again); in each, consumers begin where their checkpoints say. What is
-counted of clips is counted by run. Which attempt a consumer trained, and what it stepped over, is carried from run to
-run, since its weights are.
+A job may have several runs (stopped and started again). In each run, consumers begin where their checkpoints say. Clips
+are counted per run. Which attempt a consumer trained and which clips it skipped is carried over from run to run,
+because its weights are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 
 Marks = NDArray[np.uint8]
-"""`(clips,)` of one phase: how often."""
+"""`(clips,)` of one phase: a counter for each clip."""
 
 
 @dataclass
@@ -51,19 +51,19 @@ class Run:
     """Unix time."""
     issued: list[Marks] = field(init=False)
     done: dict[str, list[Marks]] = field(init=False)
-    """By consumer and pass: how often it was done with a clip, but for what it did again after it fell back."""
+    """By consumer and phase: how often it processed each clip, not counting repetitions after it fell back."""
     before: dict[str, list[Marks]] = field(init=False)
-    """By consumer and pass: clips of these that a checkpoint held, and that need not have been issued in this run."""
+    """By consumer and phase: clips already contained in a checkpoint, which need not have been issued in this run."""
     skipped: dict[str, list[Marks]] = field(init=False)
-    """By stream and pass."""
+    """By stream and phase."""
     stopped: dict[str, Position] = field(default_factory=dict)
-    """Consumer -> where it stopped early: it wants nothing from there to `rest`."""
+    """Consumer -> where it stopped early: it needs nothing from there until `rest`."""
     last_ms: int = 0
     """Unix time of the last entry."""
     counts: Counter[str] = field(default_factory=Counter)
     """As in `CountStatus`."""
     failures: dict[tuple[Stage, FailureKind], list[str]] = field(default_factory=dict)
-    """Stage and kind -> the videos of each failure but `lost`."""
+    """Stage and kind -> the video of each failure, except `lost`."""
 
     def __post_init__(self) -> None:
         self.issued = self._marks()
@@ -76,11 +76,11 @@ class Run:
 
     @property
     def lasting(self) -> list[str]:
-        """The consumers that have to get every clip, without loops, which come, go, and take clips once more."""
+        """The consumers that must get every clip. Loops are excluded: they come and go, and may take clips again."""
         return [name for name in self.done if ids.service_of(name) != ids.CONSUMER]
 
     def first(self, consumer: str, number: int) -> int:
-        """The first clip of a phase that this run had to do; those before it were done in earlier runs."""
+        """The first clip of a phase that this run had to process; earlier runs processed those before it."""
         start = self.start[consumer]
         if number < start.phase_index:
             return self.snapshot.phases[number].clips
@@ -88,11 +88,11 @@ class Run:
 
     @property
     def rest(self) -> Position:
-        """Where the phases begin that follow all epochs."""
+        """The start of the phases after all epochs."""
         return after_epochs(self.snapshot.phases)
 
     def gone(self, consumer: str, number: int) -> Marks:
-        """What a consumer is done with, or had nothing to do for, in a phase: 0 or 1 a clip."""
+        """The clips of a phase that a consumer has processed or does not need: 0 or 1 per clip."""
         skipped = self.skipped[self.spec.readers()[consumer]][number]
         gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
         stopped = self.stopped.get(consumer)
@@ -106,7 +106,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, with all that decides which clips were to be in it."""
+    """A checkpoint, with everything that determines which clips it must contain."""
 
     trainer: str
     step: int
@@ -115,55 +115,55 @@ class Saved:
     final: bool
     attempts: dict[Position, int]
     skipped: frozenset[Position]
-    """(pass, index) of what was skipped before its position."""
+    """(phase, index) of the clips skipped before its position."""
     epochs: int
-    """How many the job had in that run; it may have more in later ones."""
+    """The job's number of epochs in that run; later runs may have more."""
     stopped: Position | None = None
-    """Where the trainer had stopped early, if the checkpoint is of what it did afterwards."""
+    """Where the trainer stopped early, if the checkpoint was written after that."""
     approximate: tuple[int, ...] = ()
-    """Steps of the rounded checkpoints that the training resumed from until then."""
+    """Steps of the rounded checkpoints from which the training resumed before this one."""
     changes: dict[int, Place] = field(default_factory=dict)
-    """The changes of the job that it holds, by number, each with the place from which on it was trained with it."""
+    """The changes of the job that it contains, by number, each with the place from which it applied."""
     place: Place = BEGINNING
     """Its position, counted in training clips."""
     told: frozenset[int] = frozenset()
-    """The changes of which the trainer had said by then from where on it has them."""
+    """The changes whose starting place the trainer had reported by then."""
 
 
 @dataclass
 class Account:
-    """All that a history tells."""
+    """Everything that a history records."""
 
     runs: list[Run] = field(default_factory=list)
     fences: list[tuple[int, bool]] = field(default_factory=list)
-    """Of each entry; whether a master began with it."""
+    """The fence of each entry, and whether a master began with it."""
     states: list[str] = field(default_factory=list)
-    """Those entered in the last run, in order."""
+    """The states of the last run, in order."""
     peaks: list[tuple[int, int]] = field(default_factory=list)
-    """Most bytes outstanding, and the budget, at every sample."""
+    """The peak of outstanding bytes, and the budget, at every sample."""
     outstanding: tuple[int, int] = (0, 0)
-    """Bytes and clips, at the end."""
+    """Outstanding bytes and clips at the end."""
     sweeps: list[int] = field(default_factory=list)
-    """Keys found in the cache after the end of the last run, at each look."""
+    """The number of keys found in the cache at each check after the end of the last run."""
     saved: list[Saved] = field(default_factory=list)
     ledger: LedgerState | None = None
-    """Of the newest segment."""
+    """From the newest segment."""
     status_json: str = ""
     last_ms: int = 0
     takeovers: int = 0
     changes: dict[int, Change] = field(default_factory=dict)
-    """What people changed of the job while it ran, by number, with the places that trainers said last."""
+    """What users changed while the job ran, by number, with the places last reported by the trainers."""
     taken: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
-    """Trainer and number of a change -> the places that the trainer has said, in order."""
+    """Trainer and number of a change -> the places reported by the trainer, in order."""
     _attempts: dict[str, dict[Position, int]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
-        """The job's, at the end."""
+        """The state of the job at the end."""
         return self.states[-1] if self.states else "pending"
 
     def add(self, segment: HistorySegment) -> None:
-        """Go on with the next segment."""
+        """Add the next segment."""
         for entry in segment.entries:
             self._add(entry)
         if segment.HasField("ledger"):
@@ -240,7 +240,7 @@ class Account:
                 self._trained_as_planned(consumer, number, runs)
 
     def _trained_as_planned(self, consumer: str, number: int, runs: Runs) -> None:
-        """Until something else is said of them, these clips were trained as they were planned."""
+        """Assume that these clips were trained as planned, until another entry says otherwise."""
         if known := self._attempts.get(consumer):
             for begin, end in spans_of(runs):
                 for position in [p for p in known if p.phase_index == number and begin <= p.index < end]:
@@ -257,7 +257,8 @@ class Account:
                 run.failures.setdefault((failure.stage, failure.kind), []).append(failure.video)
 
     def _save_unsaid(self, checkpoints: Iterable[CheckpointReady]) -> None:
-        """Those that a trainer made when it died; the next run, or the trainer itself, begins there."""
+        """Add the checkpoints that a trainer wrote just before it died; the next run, or the restarted trainer, begins
+        there."""
         said = {(saved.trainer, saved.step, saved.digest) for saved in self.saved}
         for checkpoint in checkpoints:
             if self.runs and (checkpoint.trainer, checkpoint.step, checkpoint.digest) not in said:
@@ -301,7 +302,7 @@ def account_of(segments: Iterable[HistorySegment]) -> Account:
 
 
 def open_clips(run: Run) -> int:
-    """Clips that were issued and that some consumer is not done with."""
+    """The number of clips that were issued and that at least one consumer has not processed."""
     count = 0
     for number, issued in enumerate(run.issued):
         everyone = np.ones_like(issued)
@@ -312,9 +313,9 @@ def open_clips(run: Run) -> int:
 
 
 def _carry_skipped(before: Run, after: Run) -> None:
-    """What was skipped before all consumers of a stream began anew, was skipped for good.
+    """Carry over clips skipped before the point where all consumers of a stream start again: they stay skipped.
 
-    The later run may have more phases, or others at the end.
+    The later run may have more phases, or different ones at the end.
     """
     for stream, phases in after.skipped.items():
         start = min(after.start[name] for name, read in after.spec.readers().items() if read == stream)

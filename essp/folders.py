@@ -1,4 +1,4 @@
-"""Folders and files of this machine that a command is told to write."""
+"""Local folders and files that a command is asked to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from essp_common.wiring import Stores
 
 
 def folder_for(option: str, chosen: Path) -> Path:
-    """The folder that an option names, made if it is not there. Raises `ConfigError` if it cannot be written to."""
+    """The folder that an option names, created if missing. Raises `ConfigError` if it is not writable."""
     path = Path(os.path.abspath(os.path.expanduser(chosen)))
     if why := DirectoryStore(str(path)).unwritable():
         raise ConfigError(why, field=option)
@@ -28,7 +28,7 @@ def folder_for(option: str, chosen: Path) -> Path:
 
 
 def store_for(option: str, uri: str, stores: Stores) -> ObjectStore:
-    """The store of a folder that an option names by its URI. Raises `ConfigError` if it cannot be written to."""
+    """The store of a folder that an option names by its URI. Raises `ConfigError` if it is not writable."""
     store = stores.under(uri)
     if why := store.unwritable():
         raise ConfigError(why, field=option)
@@ -36,17 +36,17 @@ def store_for(option: str, uri: str, stores: Stores) -> ObjectStore:
 
 
 def check_file(option: str, store: ObjectStore, key: str, example: str, trial: str = ".trial") -> None:
-    """Raises `ConfigError` for a file of a store that cannot be written: not to be found out after hours of reading.
+    """Raises `ConfigError` if a file of a store cannot be written, before hours are spent on reading.
 
-    `example`: a name for a file, of which a folder is in the way. `trial`: the end of the name of a file that is there
-    for a moment, and stays if the process is killed just then.
+    `example`: a file name to suggest if `key` is a folder. `trial`: the suffix of a file that exists for a moment, and
+    remains if the process is killed at that moment.
     """
     uri = store.uri(key)
     path = uri.removeprefix("file://")
     if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
         raise ConfigError(f"{uri} is a folder; name a file in it, such as {uri}/{example}", field=option)
     try:
-        if not _is_there(store, f"{key}{trial}"):  # else it is somebody's
+        if not _is_there(store, f"{key}{trial}"):  # otherwise it belongs to another process or user
             store.put(f"{key}{trial}", b"")
             store.delete(f"{key}{trial}")
     except (Conflict, NotFound) as error:
@@ -63,8 +63,11 @@ def _is_there(store: ObjectStore, key: str) -> bool:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Around the writing of a file. Raises `ConfigError`, with its name, if it cannot be written; none is left then
-    that was not there before, or the next call would take an empty one for somebody's work."""
+    """Wraps the writing of a file. Raises `ConfigError`, with its name, if it cannot be written.
+
+    A file that did not exist before is removed on failure; otherwise the next call would take an empty file for a
+    finished one.
+    """
     new = not os.path.lexists(path)
     try:
         yield

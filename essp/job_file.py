@@ -1,7 +1,7 @@
-"""The job file that a user names, or a file with a part of one: read, checked, and with its paths as URIs.
+"""The job file that a user names, or a file with part of a job: read, checked, and with its paths turned into URIs.
 
-Paths in it (`catalog: catalog.parquet`, `output: runs/first`) are meant from the folder that the file is in, so that a
-folder with a job can be moved, and be used from anywhere.
+Paths in it (`catalog: catalog.parquet`, `output: runs/first`) are relative to the folder of the file, so a folder with
+a job can be moved and used from anywhere.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _PLACES = ("catalog", "records", "records_validation", "records_test")
 
 
 def read_job(path: Path) -> JobSpec:
-    """The job in a file. Raises `ConfigError`, one line for each field that is wrong."""
+    """Read the job in a file. Raises `ConfigError`, with one line for each wrong field."""
     return _placed(parse_spec(_text(path, "`essp init` writes a job"), str(path)), path.absolute().parent)
 
 
 def read_part(path: Path) -> dict[str, Any]:
-    """The part of a job that is in a file, with URIs in place of paths. Raises `ConfigError` if it is none."""
+    """Read a file with part of a job, with URIs instead of paths. Raises `ConfigError` if it is not part of a job."""
     part = read_yaml(_text(path, "write the fields to change as in a job file"), str(path))
     if not isinstance(part, dict):
         raise ConfigError(f"{path}: is not a mapping of the fields to change; write them as in a job file", code="type")
@@ -41,8 +41,8 @@ def _text(path: Path, advice: str) -> str:
 
 
 def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A part of a job with URIs in place of paths, which are meant from a folder: those of `trainers.NAME.weights`, as
-    no other path can be changed."""
+    """A part of a job with URIs instead of paths relative to `folder`. Only `trainers.NAME.weights` is converted,
+    because no other path can be changed."""
     trainers = part.get("trainers")
     if not isinstance(trainers, dict):
         return part
@@ -50,7 +50,7 @@ def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _placed_trainer(trainer: Any, folder: Path) -> Any:
-    """`trainer`: what stands for it in a file, whatever that is."""
+    """`trainer`: the value in the file, of any type."""
     weights = trainer.get("weights") if isinstance(trainer, dict) else None
     if isinstance(weights, str) and names_place(weights):
         return trainer | {"weights": as_uri(weights, folder)}
@@ -58,7 +58,7 @@ def _placed_trainer(trainer: Any, folder: Path) -> Any:
 
 
 def _placed(spec: JobSpec, folder: Path) -> JobSpec:
-    """The job with URIs in place of paths."""
+    """The job with URIs instead of paths."""
 
     def uri(text: str) -> str:
         return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text

@@ -1,5 +1,5 @@
-"""Files that a list of one's own names: how its columns are called, and how other systems write names, with separators
-of Windows or letters of macOS."""
+"""Files named in a user's own list: the names of its columns, and names as other systems write them, with Windows
+separators or the decomposed letters of macOS."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 PATH_COLUMNS = ("path", "file", "video", "file_name")
-"""Those that name the file in a CSV list of one's own; the last one is that of Hugging Face's `metadata.csv`."""
+"""The columns that may name the file in a user's CSV list; the last one comes from Hugging Face's `metadata.csv`."""
 LABEL_COLUMNS = ("label", "class")
-"""Those that name its class."""
+"""The columns that may name its class."""
 
 T = TypeVar("T")
 
 
 def asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tuple[str, T]:
-    """The URI of a file and what its store answers. Raises `NotFound`.
+    """The URI of a file and the answer of its store. Raises `NotFound`.
 
-    Where there is no such file, one whose name another system would write in this way is meant.
+    If there is no such file, the forms that other systems would use for its name are tried.
     """
     missing: NotFound | None = None
     for form in dict.fromkeys((uri, *(form(uri) for form in FORMS))):
@@ -37,14 +37,14 @@ def asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tup
 
 
 def of_windows(path: str) -> str:
-    """A path, or URI, of which what parts folders was written as Windows has it."""
+    """A path or URI with Windows separators, rewritten with `/`."""
     scheme, mark, place = path.rpartition("://")
     return f"{scheme}{mark}{posixpath.normpath(place.replace(chr(92), '/'))}" if "\\" in place else path
 
 
 def one_name(path: str, folder: str) -> str:
-    """The same for all ways to write the name of a file in a list that lies in `folder`: as Windows does or not, as
-    `./a` or `a`, with letters of macOS or not."""
+    """A canonical form of a file name in a list located in `folder`: the same with Windows or POSIX separators, as
+    `./a` or `a`, with composed or decomposed letters."""
     return unicodedata.normalize("NFC", listed_uri(of_windows(path), folder))
 
 
@@ -53,4 +53,4 @@ FORMS: Sequence[Callable[[str], str]] = (
     partial(unicodedata.normalize, "NFD"),
     of_windows,
 )
-"""Ways in which other systems write the name of a file: macOS takes letters apart, `é` as `e` and its accent."""
+"""How other systems write the name of a file: macOS decomposes letters, `é` into `e` and its accent."""

@@ -1,7 +1,7 @@
-"""What a local folder holds that the listing of a store leaves out: names that no key can have, links that lead
-nowhere, and class folders without a file.
+"""Entries of a local folder that the listing of a store omits: names that cannot be keys, broken links, and class
+folders without files.
 
-A store lists objects, so these would vanish without a word. Only folders of this machine have them.
+A store lists objects, so these would be lost without a message. Only local folders have them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from essp_common.objects.keys import is_hidden, is_key
 
 @dataclass(slots=True)
 class LeftOut:
-    """Of one folder and those below it."""
+    """The omitted entries of a folder and its subfolders."""
 
     problems: dict[str, str] = field(default_factory=dict)
-    """Files that cannot be used, by their names as they can be printed -> the reason."""
+    """Printable names of unusable files -> the reason."""
     empty: list[str] = field(default_factory=list)
-    """Folders without anything in them, as paths below the source."""
+    """Empty folders, as paths relative to the source."""
 
 
 def left_out(uri: str, suffixes: frozenset[str]) -> LeftOut:
-    """Look through the folder at a `file://` URI; of any other URI nothing is said. Files with other suffixes do not
-    count."""
+    """Search the folder at a `file://` URI; the result is empty for other URIs. Files with other suffixes are
+    ignored."""
     found = LeftOut()
     if uri.startswith("file://"):
         _look(uri.removeprefix("file://"), "", suffixes, found, ())
@@ -75,6 +75,6 @@ def _problem(entry: os.DirEntry[str], name: str) -> str | None:
 
 
 def _printable(name: str) -> str:
-    """The name with what cannot be printed as escapes."""
+    """The name with unprintable characters escaped."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

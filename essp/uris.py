@@ -1,4 +1,4 @@
-"""Paths as people write and read them, and the URIs they stand for; where a master is, and what gets one in."""
+"""Paths as users write and read them, and their URIs; also the address of a master and its token."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from essp_common.runtime.addresses import address_of, shown_address
 
 
 def as_uri(text: str, folder: Path = Path()) -> str:
-    """`file://` URI of a path, meant from `folder`; what has a scheme already stays as it is.
+    """The `file://` URI of a path relative to `folder`; a text with a scheme is returned unchanged.
 
-    Paths go in without percent-encoding and without `..`: a URI here is a root and a key, not a link.
+    Paths are neither percent-encoded nor do they contain `..`: a URI here is a root and a key, not a link.
     """
     if "://" in text:
         return text
@@ -24,15 +24,15 @@ def as_uri(text: str, folder: Path = Path()) -> str:
 
 
 def listed_uri(path: str, folder: str) -> str:
-    """The URI of a file by what a list says of it: a URI, an absolute path, or a path from the list's own folder.
+    """The URI of a file named in a list: by a URI, an absolute path, or a path relative to the list's folder.
 
-    A file has one URI, so that it is not listed under two. `folder`: as a URI.
+    Each file has one URI, so that it is not listed twice. `folder`: a URI.
     """
     if "://" in path:
         try:
             return str(place_of(path, video=True))
         except ConfigError:
-            return path  # who looks it up says what is wrong
+            return path  # reported when the file is read
     if path.startswith("/"):
         return f"file:///{posixpath.normpath(path).lstrip('/')}"
     scheme, _, place = folder.partition("://")
@@ -40,7 +40,7 @@ def listed_uri(path: str, folder: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """A URI as a user would type it: a file's path, from the working folder where it lies below that."""
+    """A URI as a user would type it: the path of a file, relative to the working folder if it is below it."""
     if not uri.startswith("file://"):
         return uri
     path = Path(uri.removeprefix("file://"))
@@ -48,7 +48,7 @@ def shown(uri: str) -> str:
 
 
 def master_address(server: str) -> SplitResult:
-    """The parts of a master's URL. Raises `ConfigError` for what is none."""
+    """The parts of a master's URL. Raises `ConfigError` if it is not a URL."""
     try:
         parts = address_of(server)
     except ValueError:
@@ -59,13 +59,13 @@ def master_address(server: str) -> SplitResult:
 
 
 def signed_in(server: str, token: str) -> tuple[str, str]:
-    """The URL of a master, and the token to show there: the one that stands in the URL, as `essp run --serve` prints
-    it (`http://127.0.0.1:8080/#token=...`), else this one."""
+    """The URL of a master, and its token: the one in the URL, as `essp run --serve` prints it
+    (`http://127.0.0.1:8080/#token=...`), else `token`."""
     url, mark, own = server.partition("#token=")
     return (url.rstrip("/"), own) if mark else (server, token)
 
 
 def check_token(token: str) -> None:
-    """Raises `ConfigError` for what cannot be sent as a token."""
+    """Raises `ConfigError` if the text cannot be sent as a token."""
     if not token.isascii() or not token.isprintable():
         raise ConfigError("the token has characters that no token has; check ESSP_API_TOKEN", field="ESSP_API_TOKEN")

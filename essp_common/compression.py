@@ -1,4 +1,4 @@
-"""zstd within a bound, of what others may have written."""
+"""zstd decompression within a size bound, for data from untrusted writers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import zstandard
 
 
 def decompressed(data: bytes, most_bytes: int) -> bytes:
-    """A frame of zstd, decompressed. Raises `ZstdError` if it is damaged or comes to more than `most_bytes`.
+    """Decompress a zstd frame. Raises `ZstdError` if it is damaged or expands to more than `most_bytes`.
 
-    `max_output_size` alone is no bound: it is not looked at where the frame says how large it is.
+    `max_output_size` alone is not a bound: zstandard ignores it if the frame declares its size.
     """
     if zstandard.frame_content_size(data) > most_bytes:
         raise zstandard.ZstdError(f"it comes to more than {most_bytes} bytes")

@@ -1,8 +1,8 @@
-"""Counter-based random numbers: the words at (seed, stream, index) are a pure function, computed without those before.
+"""Counter-based random numbers: the words at (seed, stream, index) are a pure function, computed without earlier words.
 
-Philox 4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11) turns a key and a 256-bit counter
-into four 64-bit words. The key is (seed, stream), so phases never share words; the counter is (index, attempt, redraw),
-so every index has words of its own. NumPy promises that its Philox gives the same words in every version (NEP 19).
+Philox 4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11) turns a key and a 256-bit counter into
+four 64-bit words. The key is (seed, stream), so phases never share words; the counter is (index, attempt, redraw), so
+every index has its own words. NumPy guarantees that its Philox gives the same words in every version (NEP 19).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 WORDS = 4
 """Words of one index, before any redraw."""
-_BLOCK = 64  # indices made at once: starting a generator costs as much as some hundred words
+_BLOCK = 64  # indices generated at once: starting a generator costs as much as some hundred words
 _WORD = 1 << 64
 
 
@@ -28,7 +28,7 @@ class CounterRng:
         self._block: Callable[[int, int], list[int]] = lru_cache(maxsize=16)(self._make_block)
 
     def words(self, index: int, attempt: int = 0) -> Iterator[int]:
-        """The 64-bit words of an index: `WORDS` of them, then, if they were refused, ever more."""
+        """The 64-bit words of an index: first `WORDS` of them, then, if they were rejected, an endless supply."""
         block, place = divmod(index, _BLOCK)
         words = self._block(block, attempt)
         yield from words[place * WORDS : (place + 1) * WORDS]
@@ -54,7 +54,7 @@ class CounterRng:
 
 
 def below(words: Iterator[int], bound: int) -> int:
-    """An unbiased integer in [0, bound), from as few words as it takes (nearly always one).
+    """An unbiased integer in [0, bound), using as few words as possible (nearly always one).
 
     Lemire, "Fast random integer generation in an interval", ACM TOMACS 29(1), 2019.
     """
@@ -67,7 +67,7 @@ def below(words: Iterator[int], bound: int) -> int:
 
 
 def below_each(words: NDArray[np.uint64], bounds: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """`below` of one word each, for bounds under 2**32; and which of them `below` might refuse (hardly ever any)."""
+    """`below` for one word each, for bounds under 2**32; also which of them `below` might reject (hardly ever any)."""
     low_half = (words & np.uint64(0xFFFFFFFF)) * bounds
     high = ((words >> np.uint64(32)) * bounds + (low_half >> np.uint64(32))) >> np.uint64(32)
     return high.astype(np.int64), words * bounds < bounds

@@ -1,8 +1,8 @@
-"""The name under which ESSP is installed, and what each of its extras brings.
+"""The name of the installed distribution, and the libraries that each of its extras installs.
 
 `essp-video` on the package index, `essp` in imports and on the command line. Every hint and message takes the name from
-here, and `EXTRAS` is the one place that says which extra brings a library: a library that is missing is one line that
-names the extra to install.
+here, and only `EXTRAS` says which extra installs a library. A missing library becomes a one-line error that names the
+extra to install.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from essp_common.errors import ConfigError
 
 NAME = "essp-video"
 VERSION_HEADER = "Essp-Version"
-"""Of a master's answers. One without it is no master's."""
+"""The header in a master's answers. An answer without it is not from a master."""
 
 EXTRAS = {
     "aiohttp": "fsspec",
@@ -55,11 +55,11 @@ EXTRAS = {
 }
 """Import name of a library -> the extra that installs it."""
 OF_LINUX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
-"""Modules of Python that Windows has not, by which what needs Linux is found there."""
+"""Python modules that Windows lacks; failing to import one means that a feature needs Linux."""
 
 
 def version() -> str:
-    """The version that is installed."""
+    """The installed version."""
     from importlib import metadata  # takes long to load, and most processes never ask
 
     return metadata.version(NAME)
@@ -71,13 +71,13 @@ def install(extra: str) -> str:
 
 
 def remedy(error: ModuleNotFoundError) -> str:
-    """The command that installs what could not be imported."""
+    """The command that installs the module that could not be imported."""
     library = (error.name or "").partition(".")[0]
     return install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
 
 
 def missing(what: str, error: ModuleNotFoundError) -> ConfigError | None:
-    """What to tell the user about a library that `what` needs; None for a module that no extra brings."""
+    """The error for a missing library that `what` needs; None if no extra installs it."""
     library = (error.name or "").partition(".")[0]
     if library in OF_LINUX:
         return ConfigError(
@@ -90,7 +90,7 @@ def missing(what: str, error: ModuleNotFoundError) -> ConfigError | None:
 
 
 def require(what: str, library: str) -> None:
-    """Raise the `ConfigError` that names the extra if a library that `what` will load later is not installed."""
+    """Check early for a library that `what` will load later. Raises the `ConfigError` that names its extra."""
     with needs_extra(what):
         if find_spec(library) is None:
             raise ModuleNotFoundError(f"No module named {library!r}", name=library)
@@ -98,7 +98,7 @@ def require(what: str, library: str) -> None:
 
 @contextmanager
 def needs_extra(what: str) -> Iterator[None]:
-    """Turn the import error of a missing library into the `ConfigError` that names its extra."""
+    """Turn the import error for a missing library into the `ConfigError` that names its extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -2,24 +2,24 @@
 
     EsspError
     ├── TransientError      try again, after `retry_after_s`: a broker, a cache or a store did not answer
-    │   ├── CacheFull       back-pressure, not a fault: consumers have to catch up first
+    │   ├── CacheFull       back-pressure, not a fault: consumers must catch up first
     │   └── Unavailable     a server cannot be reached
-    │       ├── FlowUnavailable the bus or the frame cache, without which no work goes on
+    │       ├── FlowUnavailable the bus or the frame cache, without which all work waits
     │       └── StorageFull     no room is left where objects are written
-    ├── PermanentError      trying again gives the same answer: report it and go on with the rest
+    ├── PermanentError      trying again gives the same answer: report it and continue with the rest
     │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
-    │   ├── BadFrames       bytes in the cache that are not what their header says
+    │   ├── BadFrames       bytes in the cache that do not match their header
     │   ├── NotFound        no such object or job
-    │   ├── Forbidden       it is another team's
+    │   ├── Forbidden       it belongs to another team
     │   └── Conflict        the state does not allow it, or another process was first
-    │       ├── Fenced      another process has taken over: this one has to leave
-    │       └── PreconditionFailed  what was to be changed is not as the caller saw it
-    ├── CacheMiss           the bytes are gone; they can be made again from their seed
-    │   └── OtherRelease    they are there, as another release of ESSP stores them
-    └── ConfigError         the user has to change something; the message says what
+    │       ├── Fenced      another process has taken over: this one must exit
+    │       └── PreconditionFailed  the object was changed since the caller read it
+    ├── CacheMiss           the bytes are gone; they can be recreated from their seed
+    │   └── OtherRelease    they exist, but in the format of another release of ESSP
+    └── ConfigError         the user must change something; the message says what
 
-Client libraries' own errors are mapped at the edge of each adapter and chained, so that nothing above an
-adapter catches a library's exception.
+Client libraries' own errors are mapped at the edge of each adapter and chained, so code above an adapter never catches
+a library's exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EsspError(Exception):
     """
 
     kind = "error"
-    """The word under which failures are counted and listed; `failures.py` has them all."""
+    """The word under which failures are counted and listed; `failures.py` has the full list."""
 
 
 class TransientError(EsspError):
@@ -54,7 +54,7 @@ class TransientError(EsspError):
 
 
 class CacheFull(TransientError):
-    """The frame cache has no room: consumers must ack before more is stored."""
+    """The frame cache is full: consumers must acknowledge clips before more is stored."""
 
     kind = "cache_full"
 
@@ -64,12 +64,12 @@ class Unavailable(TransientError):
 
 
 class FlowUnavailable(Unavailable):
-    """The bus or the frame cache does not answer, or refuses a right. No work goes on without it, and none is at fault:
-    whatever waits for it is tried again for as long as that lasts."""
+    """The bus or the frame cache does not answer, or denies access. All work waits for it: no message is blamed, and
+    each is retried until the server is back."""
 
 
 class StorageFull(Unavailable):
-    """No room is left where objects are written: a write works again once some is freed."""
+    """No room is left where objects are written; writes work again once space is freed."""
 
     kind = "storage"
 
@@ -80,7 +80,7 @@ class PermanentError(EsspError):
     For example:
 
         except essp.PermanentError as error:
-            report(error)  # and go on with the rest
+            report(error)  # and continue with the rest
     """
 
 
@@ -97,11 +97,11 @@ VideoFault = Literal[
     "crashed",
     "timeout",
 ]
-"""What is the matter with a video; each is a kind of failure on the wire (`FailureKind`)."""
+"""What is wrong with a video; each is a kind of failure in messages (`FailureKind`)."""
 
 
 class BadVideo(PermanentError):
-    """A video that cannot be decoded as its catalog row promises; `kind` says why, in a word.
+    """A video that cannot be decoded as its catalog row promises; `kind` gives the reason in one word.
 
     For example:
 
@@ -133,7 +133,7 @@ class NotFound(PermanentError):
 
 
 class Forbidden(PermanentError):
-    """It is there, and not for who asks: it is another team's."""
+    """It exists, but belongs to another team."""
 
 
 class Conflict(PermanentError):
@@ -143,16 +143,16 @@ class Conflict(PermanentError):
 
 
 class Fenced(Conflict):
-    """Another master, or a trainer of a later run, has taken over: that one continues, and this one has to leave."""
+    """Another master, or a trainer of a later run, has taken over. That one continues, and this one must exit."""
 
     def __init__(self, message: str, fence: int = 0) -> None:
         super().__init__(message)
         self.fence = fence
-        """The fence of the other one; 0: not known."""
+        """The fence of the other process; 0 if unknown."""
 
 
 class PreconditionFailed(Conflict):
-    """What was to be changed is not, or no longer, as the caller saw it: read it again."""
+    """The object has changed since the caller saw it: read it again."""
 
 
 class OutOfMemory(PermanentError):
@@ -162,7 +162,7 @@ class OutOfMemory(PermanentError):
 
 
 class DeviceLost(EsspError):
-    """The GPU failed under this process, which cannot use it any more; a new process may."""
+    """The GPU failed in this process, which can no longer use it; a new process may."""
 
 
 class CacheMiss(EsspError):
@@ -172,8 +172,8 @@ class CacheMiss(EsspError):
 
 
 class OtherRelease(CacheMiss):
-    """Another release of ESSP stored the bytes: workers of two releases are at work. They can be made again, as often
-    as it takes until the older workers have left."""
+    """Another release of ESSP stored the bytes: workers of two releases are running. The bytes can be recreated, as
+    often as needed until the older workers have left."""
 
 
 ConfigCode = Literal[
@@ -194,25 +194,25 @@ ConfigCode = Literal[
 ]
 """What is wrong with a setting:
 
-    missing         it is required, and not given
-    type            it is of another type than it has to be: a text in place of a number
+    missing         it is required, but not given
+    type            it has the wrong type: a text instead of a number
     range           it is too small or too large, or there are too few or too many
-    invalid         it is of the right type, and malformed or not allowed
+    invalid         it has the right type, but is malformed or not allowed
     unknown         it names something that does not exist: a field, a class, a network, a column
     conflict        it contradicts another setting
-    not_found       the file, folder or object that it names is not there
-    unreadable      what it names is there, and damaged or not what it has to be
-    empty           what it names holds nothing that can be used
-    exists          what would be written is there already
+    not_found       the file, folder or object that it names does not exist
+    unreadable      what it names exists, but is damaged or of the wrong kind
+    empty           what it names contains nothing usable
+    exists          what would be written already exists
     taken           it belongs to another job, team or process
     refused         a server or the system refuses: credentials, rights, an address that is not allowed
     not_installed   a package or program is missing
-    unsupported     it is sound, and this version, machine or mode cannot do it
+    unsupported     it is valid, but this version, machine or mode cannot do it
 """
 
 
 class ConfigError(EsspError):
-    """Something the user has to change: which field, and what to do about it.
+    """Something the user must change: which field, and what to do about it.
 
     For example:
 
@@ -228,21 +228,21 @@ class ConfigError(EsspError):
     ) -> None:
         super().__init__(problem)
         self.problem = problem
-        """What is wrong with the field, and what to do, without the name of the field."""
+        """What is wrong with the field and what to do, without the name of the field."""
         self.field = field
         """What to change: the field of a job (`trainers.rgb.batch_size`), the argument of a function, the option of a
-        command, or the environment variable; empty: the error is about no single one."""
+        command, or the environment variable. Empty if the error is not about a single one."""
         self.code = code
-        """What kind of problem it is; see `ConfigCode`."""
+        """The kind of problem; see `ConfigCode`."""
         self.parts = tuple(parts)
-        """The single problems of a document; empty: this error is a single one."""
+        """The separate problems of a document; empty if this error is a single problem."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}" if self.field else self.problem
 
     @classmethod
     def at(cls, field: str, error: Exception) -> ConfigError:
-        """An error met at what `field` names, as an error of that field. Raise it `from` the other one."""
+        """Turn an error about what `field` names into an error of that field. Raise it `from` the original."""
         code: ConfigCode = "not_found" if isinstance(error, NotFound) else "unreadable"
         return ConfigError(str(error), field=field, code=error.code if isinstance(error, ConfigError) else code)
 

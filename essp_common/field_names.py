@@ -1,11 +1,11 @@
-"""What a face of ESSP calls the fields of a job: an argument of a function, an option of a command.
+"""The names of job fields in the interfaces of ESSP, such as arguments of a function or options of a command.
 
-A job that is built from arguments is checked like any other, so the errors name fields of the job. `renamed` gives them
-the names that the user knows. The names are a mapping from fields and sections to what the face calls them:
+A job built from arguments is checked like any other, so its errors name fields of the job. `renamed` replaces these
+with the names that the user knows, given a mapping from fields and sections to names in the interface:
 
     {"data.catalog": "catalog", "clip.resize": "clip.size", "streams.loop.params": "params"}
 
-The longest entry counts, and the rest of the path stays: `streams.loop.params.length` becomes `params.length`.
+The longest match applies, and the rest of the path is kept: `streams.loop.params.length` becomes `params.length`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from essp_common.errors import ConfigError
 Names = Mapping[str, str]
 
 _PATH = re.compile(r"""(?<![\w./'"-])[A-Za-z_]\w*(?:\.[\w-]+)++(?![\w/'"])""")
-"""Looks like the path of a field within a section. Values in quotes, file names and URIs do not."""
+"""Matches the path of a field within a section, but no quoted values, file names and URIs."""
 
 
 @contextmanager
 def fields_named(names: Names, kind: type[BaseModel]) -> Iterator[None]:
-    """Have errors about a document of this kind that leave the block name its fields as the face does."""
+    """Rename the fields in errors about a document of this kind that are raised in the `with` block."""
     try:
         yield
     except ConfigError as error:
@@ -38,7 +38,7 @@ def fields_named(names: Names, kind: type[BaseModel]) -> Iterator[None]:
 
 
 def renamed(error: ConfigError, names: Names, kind: type[BaseModel]) -> ConfigError:
-    """The same error, about a document of this kind, with the fields named as the face names them."""
+    """The same error about a document of this kind, with the field names of the interface."""
     if error.parts:
         heading = renamed_in_text(error.problem.partition("\n")[0], names, kind)
         return ConfigError.together([renamed(part, names, kind) for part in error.parts], heading)
@@ -46,9 +46,9 @@ def renamed(error: ConfigError, names: Names, kind: type[BaseModel]) -> ConfigEr
 
 
 def renamed_in_text(text: str, names: Names, kind: type[BaseModel]) -> str:
-    """A text in which each path of a field of such a document is replaced by the name that the face gives it.
+    """The text with each field path of such a document replaced by its name in the interface.
 
-    Fields without a section (`epochs`) stay, since the same word may mean something else in a text.
+    Fields without a section (`epochs`) are not replaced, because the same word may mean something else in a text.
     """
 
     def name(found: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ def renamed_in_text(text: str, names: Names, kind: type[BaseModel]) -> str:
 
 
 def name_of(field: str, names: Names) -> str:
-    """What the face calls a field; the field itself if it has no other name."""
+    """The name of a field in the interface; the field itself if it has no other name."""
     known, rest = field, ""
     while known not in names:
         known, dot, last = known.rpartition(".")
@@ -70,7 +70,7 @@ def name_of(field: str, names: Names) -> str:
 
 
 def _is_field(path: Sequence[str], kind: Any) -> bool:
-    """Whether a document of this kind has such a field, given or not."""
+    """Whether a document of this kind can have this field."""
     if not path or kind is Any:
         return True
     first, *rest = path
@@ -83,7 +83,7 @@ def _is_field(path: Sequence[str], kind: Any) -> bool:
 
 
 def _members(kind: Any) -> Sequence[Any]:
-    """The kinds that a value may have."""
+    """The types that a value may have."""
     kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind  # without its constraints
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [member for member in members if member is not NoneType]

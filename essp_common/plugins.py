@@ -1,11 +1,11 @@
 """What packages register under an entry-point group: classes, such as features (`essp.extractors`), networks, losses.
 
-Where a job may name code by its path (`our_package.nets:TINY`), no registration is needed; but the package has to be
-one of those that the owner of the machine allows.
+If a job names code by its path (`our_package.nets:TINY`), no registration is needed, but the package must be one that
+the owner of the machine allows.
 
-Another package adds one with one line of its `pyproject.toml`. It is imported only when it is used. If the import
-fails, the others still work, and the error names the package. Parameters are checked against the class's `Params`, so
-the classes need no code for it; the `ConfigError` names the wrong parameter and the existing ones.
+Another package registers its own with one line in its `pyproject.toml`. It is imported only when used. If the import
+fails, the others still work, and the error names the package. Parameters are validated against the class's `Params`, so
+the classes need no code for that; the `ConfigError` names the wrong parameter and the valid ones.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ class Group:
 
     group: str
     noun: str
-    """What one is called in messages; of classes also their command: `essp NOUN describe`."""
+    """The word for one of them in messages; for classes also their command: `essp NOUN describe`."""
     members: tuple[str, ...]
-    """Attributes that each has to have."""
+    """Attributes that each must have."""
     port: str
-    """The module, or the page, that says what they are."""
+    """The module or documentation page that defines the interface."""
     kind: str = "class"
-    """`class`, or `function`: anything that can be called; or `object`, of which `members` say enough."""
+    """`class`; or `function`: anything callable; or `object`: anything with the attributes in `members`."""
     own: Mapping[str, str] = field(default_factory=dict)
-    """Name -> `module:Class` of those that are always there, whatever the installed metadata say."""
+    """Name -> `module:Class` of the built-in ones, available even without installed metadata."""
 
     def names(self) -> list[str]:
         """All names, sorted. Some may fail to load."""
         return sorted({*self.own, *(entry.name for entry in _installed(self.group))})
 
     def load(self, name: str, code: Sequence[str] = ()) -> Any:
-        """What is registered under this name, or has this path in one of the packages of `code`.
+        """The object registered under this name, or found at this path in one of the packages of `code`.
 
-        Raises `ConfigError` if there is none or it does not load."""
+        Raises `ConfigError` if it does not exist or fails to load.
+        """
         entry = EntryPoint(self.allowed(name, code), name, self.group) if is_path(name) else self._entry(name)
         try:
             found = entry.load()
@@ -77,8 +78,8 @@ class Group:
         return found
 
     def allowed(self, path: str, code: Sequence[str]) -> str:
-        """Return a path, `package.module:NAME`. Raises `ConfigError` if it leads into none of the packages, or modules,
-        of `code`. Nothing is imported."""
+        """Return a path, `package.module:NAME`. Raises `ConfigError` if it is not in one of the packages or modules of
+        `code`. Imports nothing."""
         module = path.partition(":")[0]
         if not any(f"{module}.".startswith(f"{package}.") for package in code):
             allows = f"allows {', '.join(code)} alone" if code else "allows none"
@@ -92,7 +93,8 @@ class Group:
         return path
 
     def checked(self, name: str, kind: type[P], params: Mapping[str, Any]) -> P:
-        """The parameters of a class. Raises `ConfigError` for unknown ones, wrong types and values out of range."""
+        """The validated parameters of a class. Raises `ConfigError` for unknown ones, wrong types and values out of
+        range."""
         try:
             return kind.model_validate(params)
         except ValidationError as error:
@@ -135,7 +137,7 @@ class Group:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is the path of something in a package, and no name under which it is registered."""
+    """Whether a name is the path of an object in a package, not a registered name."""
     return ":" in name
 
 
@@ -150,7 +152,8 @@ def _installed(group: str) -> EntryPoints:
 
 @lru_cache(maxsize=4)
 def _installed_at(group: str, path: tuple[str, ...], changed_ns: tuple[int, ...]) -> EntryPoints:
-    """`entry_points` reads the metadata of every installed package, which takes tens of milliseconds."""
+    """Cached, because `entry_points` reads the metadata of every installed package, which takes tens of
+    milliseconds."""
     return entry_points(group=group)
 
 

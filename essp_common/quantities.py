@@ -1,4 +1,4 @@
-"""Quantities as people write and read them."""
+"""Quantities as users write and read them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 _MOST_DIGITS = 20
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|min)", re.ASCII)
 _ROUNDED_OFF = 1e-12
-"""A mean of ones may be less than one by so much."""
+"""Rounding may make a mean of ones smaller than one by this much."""
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
 def size(count: float) -> str:
-    """Bytes in the largest binary unit that leaves a number of at least one: `1.0 KiB`, `512 MiB`."""
+    """Bytes in the largest binary unit that gives a number of at least one: `1.0 KiB`, `512 MiB`."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -33,7 +33,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """0.123 as `12.3 %`; 1 alone as `100.0 %`, however little is missing; a dash for what is not known."""
+    """0.123 as `12.3 %`; only exactly 1 as `100.0 %`; a dash for None."""
     if share is None:
         return "–"
     least_missing = 10.0**-digits
@@ -58,7 +58,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_bytes(value: object) -> object:
-    """`"256MiB"` as an integer of bytes; numbers pass."""
+    """`"256MiB"` as an integer number of bytes; numbers are returned unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip().upper().replace(" ", "")

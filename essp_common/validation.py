@@ -1,7 +1,7 @@
-"""Turns pydantic's errors into `ConfigError`s for users: which field is wrong, what it must be, and what it is.
+"""Turns pydantic's errors into `ConfigError`s for users: which field is wrong, what is required, and the given value.
 
-One error for each problem, `trainers.rgb.batchsize: there is no such field; did you mean batch_size?`. pydantic's own
-messages speak of inputs, parsing and types; they are used only for an error that this module's table lacks.
+One error for each problem: `trainers.rgb.batchsize: there is no such field; did you mean batch_size?`. pydantic's own
+messages are about inputs, parsing and types; they are used only for errors that are missing from this module's table.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ _CODES = {
     "json_invalid": "unreadable",
 }
 _SAID = frozenset({"missing", "extra_forbidden", "value_error", "json_invalid"})
-"""Errors that need no value beside them."""
+"""Errors whose message does not repeat the value."""
 _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
 MOST_PROBLEMS = 20
-"""Of a document that are listed. Each takes a look at all names that it may have meant."""
+"""Problems of a document that are listed. Suggesting a name for each means comparing it with all known names."""
 _MOST_TOLD = 3
-"""Problems of a document that nobody has written by hand."""
+"""Problems listed for a document that was not written by hand."""
 _MOST_SHOWN = 100
 """Characters of a value that are repeated."""
 
 
 def suggested(name: str, known: Iterable[str], there: str = "there are: ") -> str:
-    """What to say of a name that there is not: all that there are, and the one that was probably meant."""
+    """The message for an unknown name: all known names, and the closest one."""
     names = list(known)
     near = get_close_matches(name, names, n=1)
     return f"{there}{', '.join(names) or 'none'}" + (f" (did you mean {near[0]}?)" if near else "")
 
 
 def wrong(problem: str, *, field: str = "", code: ConfigCode = "conflict") -> PydanticCustomError:
-    """What a validator of a model raises for a value that is sound by itself and does not fit the others.
+    """The error that a model's validator raises for a value that is valid by itself but conflicts with others.
 
-    `field`: the one to change, within the model; it reaches the user as that of the whole document.
+    `field`: the field to change, within the model; users see its path in the whole document.
     """
     said = f"{field}: {problem}" if field else problem
     return PydanticCustomError("wrong", "{said}", {"said": said, "problem": problem, "field": field, "code": code})
 
 
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[ConfigError]:
-    """Each problem of a document of this kind, up to the most that people read; the last one counts the others."""
+    """Each problem of a document of this kind, up to `MOST_PROBLEMS`; a last entry counts the rest."""
     found = error.errors()
     errors = [_problem(each, kind) for each in found[:MOST_PROBLEMS]]
     if len(found) > MOST_PROBLEMS:
@@ -87,7 +87,7 @@ def problems(error: ValidationError, kind: type[BaseModel]) -> list[ConfigError]
 
 
 def unreadable(where: str, error: ValidationError, kind: type[BaseModel]) -> str:
-    """What to say of a document that ESSP itself wrote, and that this version cannot read."""
+    """The message for a document that ESSP itself wrote and that this version cannot read."""
     said = "; ".join(map(str, problems(error, kind)[:_MOST_TOLD]))
     if any(found["type"] == "json_invalid" for found in error.errors()):
         return f"{where} is damaged: {said}; restore it from a backup"
@@ -95,13 +95,13 @@ def unreadable(where: str, error: ValidationError, kind: type[BaseModel]) -> str
 
 
 def shown(value: object) -> str:
-    """A value as messages repeat it: in one line, and not whole if it is long."""
+    """A value for messages: in one line, and cut if it is long."""
     text = repr(value).replace("\n", " ")
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
 
 
 def requirement(found: ErrorDetails) -> str:
-    """What a value has to be, without the value itself."""
+    """What a value must be, without the value itself."""
     text = _WORDS.get(found["type"])
     if text is not None:
         return text.format_map(found.get("ctx", {}))
@@ -124,7 +124,7 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> ConfigError:
 
 
 def code_of(kind: str) -> ConfigCode:
-    """What pydantic calls a kind of error, in the words of `ConfigError`."""
+    """The `ConfigCode` for a pydantic error type."""
     if kind.endswith(("_type", "_parsing", "_from_float")):
         return "type"
     if kind.startswith(("greater_", "less_", "too_")) or kind == "string_too_long":
@@ -133,7 +133,7 @@ def code_of(kind: str) -> ConfigCode:
 
 
 def _unknown(found: ErrorDetails, kind: type[BaseModel]) -> str | None:
-    """The words for a field that there is not, with the one that was probably meant."""
+    """The message for an unknown field, with the closest known one; None for other errors."""
     if found["type"] != "extra_forbidden":
         return None
     section = _section(kind, found["loc"][:-1])
@@ -144,7 +144,7 @@ def _unknown(found: ErrorDetails, kind: type[BaseModel]) -> str | None:
 
 
 def _section(kind: Any, location: Sequence[int | str]) -> type[BaseModel] | None:
-    """The model that a place in a document of this kind is described by."""
+    """The model that describes a location in a document of this kind."""
     for part in location:
         model = _model_in(kind)
         if model is not None and part in model.model_fields:
@@ -155,5 +155,5 @@ def _section(kind: Any, location: Sequence[int | str]) -> type[BaseModel] | None
 
 
 def _model_in(kind: Any) -> type[BaseModel] | None:
-    """The model that an annotation names, also as `Model | None`."""
+    """The model in an annotation, also in `Model | None`."""
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel)), None)

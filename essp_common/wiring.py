@@ -1,7 +1,7 @@
 """Opens the adapter that a URL names.
 
-No other module names concrete adapters. They are named by import string, so that a client library is loaded only if a
-URL asks for it. A decoder's child loads this module each time it starts, so it has to load quickly.
+No other module names concrete adapters. They are named by import string, so a client library is loaded only if a URL
+needs it. A decoder's child process imports this module each time it starts, so it must load quickly.
 """
 
 from __future__ import annotations
@@ -69,27 +69,28 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
 
 
 def open_bus(url: str, login: Login = NOBODY, tenant: str = "") -> Bus:
-    """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`, or a tenant's part of it."""
+    """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`; with a tenant, its part of the
+    bus."""
     kind = _adapter("bus", BUSES, url)
     bus: Bus = kind.from_url(url) if url.startswith("memory:") else kind.from_url(url, login)
     return TenantBus(bus, tenant) if tenant else bus
 
 
 def open_cache(url: str, tenant: str = "") -> FrameCache:
-    """The frame cache at `memory://?bytes=N`, `shm://NAME?bytes=N`, `redis://...` or `redis+cluster://...`, or a
-    tenant's part of it."""
+    """The frame cache at `memory://?bytes=N`, `shm://NAME?bytes=N`, `redis://...` or `redis+cluster://...`; with a
+    tenant, its part of the cache."""
     cache: FrameCache = _adapter("cache", CACHES, url).from_url(url)
     return TenantCache(cache, tenant) if tenant else cache
 
 
 def open_store(url: str) -> ObjectStore:
-    """The object store rooted at `file:///dir` or `s3://bucket/prefix`, or one to read from (`filesystems.py`)."""
+    """The object store rooted at `file:///dir` or `s3://bucket/prefix`, or a read-only one (`filesystems.py`)."""
     store: ObjectStore = _adapter("object store", stores_of(url), url).from_url(url)
     return store
 
 
 def stores_of(url: str) -> Mapping[str, str]:
-    """The adapters of stores, with that of a file system which this URL calls by its name in fsspec."""
+    """The adapters of stores, including the fsspec file system that this URL names."""
     scheme = url.partition(":")[0].lower()
     return {**STORES, scheme: _FILESYSTEMS} if scheme.startswith(_BY_NAME) else STORES
 
@@ -97,27 +98,27 @@ def stores_of(url: str) -> Mapping[str, str]:
 class Stores:
     """The object stores that a process may use. URIs outside the configured roots are refused.
 
-    URIs come from people: from jobs, catalogs, models, command lines and the API. They are normalised first
-    (`essp_common.objects.uris`), and never become part of the URL that a store is opened with.
+    URIs come from users: from jobs, catalogs, models, command lines and the API. They are normalised first
+    (`essp_common.objects.uris`), and never become part of the URL with which a store is opened.
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's; to read from,
-        also `gs://`, `az://`, `hdfs://`, `https://` and others.
+        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's; for reading also
+        `gs://`, `az://`, `hdfs://`, `https://` and others.
 
-        Raises `ConfigError` for what is no root.
+        Raises `ConfigError` for an invalid root.
         """
         places = {_root_place(root): root for root in roots}
         self._roots = dict(sorted(places.items(), key=lambda item: len(item[0].parts), reverse=True))
-        """The innermost first."""
+        """Innermost first."""
         self._open: dict[Place, ObjectStore] = {}
         self._lock = Mutex()
 
     def resolve(self, uri: str, video: bool = False) -> tuple[ObjectStore, str]:
-        """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` lies in no configured root.
+        """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` is not in a configured root.
 
-        `video`: it is the URI of a video, whose name may hold any character. What cannot be a URI raises `ConfigError`;
-        for a video `NotFound`, since it concerns that one alone.
+        `video`: `uri` is a video, whose name may contain any character. Raises `ConfigError` if `uri` is not a valid
+        URI; for a video `NotFound`, because only this one video is affected.
         """
         try:
             root, key = self._within(place_of(uri, video))
@@ -129,9 +130,9 @@ class Stores:
         return (Archive(store) if video and is_member(key) else store), key
 
     def under(self, uri: str, videos: bool = False) -> ObjectStore:
-        """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` lies in no configured root or is no URI.
+        """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` is not in a configured root or not a URI.
 
-        `videos`: it is a folder of videos, whose name may hold any character.
+        `videos`: it is a folder of videos, whose name may contain any character.
         """
         try:
             root, key = self._within(place_of(uri, videos))
@@ -145,7 +146,7 @@ class Stores:
         return str(self._within(place_of(uri))[0])
 
     def troubles(self) -> Troubles:
-        """What keeps the stores that are open from working."""
+        """The problems that keep the open stores from working."""
         with self._lock.held:
             stores = list(self._open.values())
         found: dict[Kind, str] = {}
@@ -154,12 +155,13 @@ class Stores:
         return found
 
     def _within(self, place: Place) -> tuple[Place, str]:
-        """The configured root that holds a place, and the key in it."""
+        """The configured root that contains a place, and the key in it."""
         place = replace(place, authority=without_password(place.authority))
         for root in self._roots:
             if (key := place.below(root)) is not None:
                 return root, key
-        # Whoever asks may be anybody who may start a job: where in a bucket or on a disk a root is, they need not know.
+        # Show only scheme and authority: the caller may be anyone who can start a job, and must not learn where in a
+        # bucket or on a disk a root is.
         roots = (
             ", ".join(sorted({shown_address(f"{root.scheme}://{root.authority}") for root in self._roots})) or "none"
         )
@@ -183,7 +185,8 @@ def _root_place(root: str) -> Place:
 
 
 class Servers(Protocol):
-    """Where they are: the part of a process's settings (`essp_common.runtime.config`) that this module needs."""
+    """The addresses of the servers: the part of a process's settings (`essp_common.runtime.config`) that this module
+    needs."""
 
     @property
     def bus(self) -> str: ...
@@ -222,11 +225,11 @@ class Adapters:
             raise
 
     def troubles(self) -> Troubles:
-        """What keeps this process's servers from working, and its log from being written, as far as it has met it."""
+        """The known problems of this process's servers and of writing its log."""
         return {**logs.troubles(), **self.stores.troubles(), **self.cache.troubles(), **self.bus.troubles()}
 
     def close(self) -> None:
-        """Close the bus and the cache. Raises what the bus could not deliver, and then nothing is left open, either."""
+        """Close the bus and the cache. Raises if the bus could not deliver something; the cache is closed even then."""
         try:
             self.bus.close()
         finally:

@@ -1,14 +1,14 @@
 """Registered extractors and trainers, which run in images of their own.
 
-Two tables, rows by name. A registration is code that will run, so a row names its image by digest (a tag can change),
-and only images that the operator allows (`ESSP_IMAGES`) are accepted.
+There are two tables, with rows by name. A registration is code that will run, so a row names its image by digest (a tag
+can change), and only images that the operator allows (`ESSP_IMAGES`) are accepted.
 
-The tables live in the object store as numbered documents, each with all rows and the change that made it:
+The tables are stored in the object store as numbered documents, each with all rows and the change that created it:
 
     <ESSP_STATE>/registrations/0000000042.json
 
-A change is written as the next number, which only one writer can win, so two masters or two people never undo each
-other's changes. A change has to name the version of the row that it replaces (its ETag). All documents stay: they are
+A change is written as the next number, which only one writer can win, so two masters or two users never undo each
+other's changes. A change must name the version of the row that it replaces (its ETag). All documents are kept: they are
 the audit log.
 """
 
@@ -40,7 +40,7 @@ _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")]
 VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=32_768)]
-"""What an environment can hold."""
+"""Values that an environment can hold."""
 
 
 class _Row(BaseModel):
@@ -48,7 +48,7 @@ class _Row(BaseModel):
 
 
 class Resources(_Row):
-    """What one worker gets, in the units of Kubernetes."""
+    """The resources of one worker, in Kubernetes units."""
 
     cpu: str = Field("1", pattern=_QUANTITY)
     memory: str = Field("2Gi", pattern=_QUANTITY)
@@ -58,29 +58,30 @@ class Resources(_Row):
 
 
 class ExtractorRow(_Row):
-    """A feature that an image of its own makes: `essp extractor run --feature NAME` is what runs in it."""
+    """A feature that a separate image extracts: `essp extractor run --feature NAME` runs in it."""
 
     name: Name
     """The feature."""
     image: str
     """`registry/name@sha256:...`."""
     frames_needed: int = Field(1, ge=1, le=10_000)
-    """The fewest frames a clip must have."""
+    """The minimum number of frames in a clip."""
     output: DeclaredOutput
-    """What it makes of a clip."""
+    """Its output for a clip."""
     layout: FeatureLayout = FeatureLayout()
-    """How trainers are to read its values, and whether they may mirror them."""
+    """How trainers must interpret its values, and whether they may mirror them."""
     resources: Resources = Resources()
     min: int = Field(1, ge=0, le=1000)
-    """Fewest workers."""
+    """Minimum number of workers."""
     max: int = Field(16, ge=1, le=1000)
-    """Most workers."""
+    """Maximum number of workers."""
     environment: Mapping[VariableName, VariableValue] = {}
-    """Settings of the worker; no secrets."""
+    """Settings of the worker; not for secrets."""
 
 
 def check_bounds(least: int, most: int) -> None:
-    """Raises `ConfigError` for bounds of a pool that no size lies within. What is stored may have such, from before."""
+    """Raises `ConfigError` if no pool size is within these bounds. Stored rows from earlier versions may have such
+    bounds."""
     if least > most:
         raise ConfigError(
             f"{least} is more than max, which is {most}; give both, with a min of {most} at most, or a max of "
@@ -97,9 +98,9 @@ class TrainerRow(_Row):
     image: str
     """`registry/name@sha256:...`."""
     models: tuple[str, ...] = Field(min_length=1)
-    """The models (`trainers.*.model` of a job) that it is for. They need not be installed beside the master."""
+    """The models (`trainers.*.model` of a job) that it trains. They need not be installed with the master."""
     losses: tuple[str, ...] = ()
-    """Losses (`trainers.*.loss`) that it has beside ESSP's, and that need not be installed beside the master."""
+    """Losses (`trainers.*.loss`) that it provides in addition to ESSP's. They need not be installed with the master."""
     resources: Resources = Resources(cpu="4", memory="16Gi", gpus=1)
     max_ranks: int = Field(8, ge=1, le=1024)
     environment: Mapping[VariableName, VariableValue] = {}
@@ -110,20 +111,20 @@ RowType = TypeVar("RowType", ExtractorRow, TrainerRow)
 
 
 def row_for(model: str, rows: Mapping[str, TrainerRow]) -> TrainerRow | None:
-    """The row in whose image a trainer of this model runs; None: in that of all others."""
+    """The row in whose image a trainer of this model runs; None for the default image."""
     return next((row for row in rows.values() if model in row.models), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a job may name although its code is not installed beside the master."""
+    """What a job may name although its code is not installed with the master."""
 
     features: Mapping[str, DeclaredFeature] = field(default_factory=dict)
-    """What registered extractors make, by feature."""
+    """The outputs of registered extractors, by feature."""
     trainers: Mapping[str, TrainerRow] = field(default_factory=dict)
     """The registered trainers, by name."""
     code: tuple[str, ...] = ()
-    """Packages of which networks and losses are named by path (`ESSP_CODE`)."""
+    """Packages whose networks and losses may be named by path (`ESSP_CODE`)."""
     images_run: bool = True
     """Whether trainers run in the images of their rows."""
 
@@ -159,7 +160,7 @@ class _Document(_Row):
 
 
 class Registrations:
-    """The tables. Thread-safe, also between processes."""
+    """The tables. Safe to use from several threads and processes."""
 
     def __init__(self, store: ObjectStore, images: Sequence[str] = ()) -> None:
         """`images`: prefixes of the images that may be registered."""
@@ -193,7 +194,7 @@ class Registrations:
         return [_stored(self._log, number).change for number in self._log.numbers()]
 
     def declared(self) -> Declared:
-        """What the rows let a job name."""
+        """What the rows allow jobs to name."""
         features = {
             row.name: DeclaredFeature(row.name, row.frames_needed, row.output, row.layout)
             for row in self.extractors().values()
@@ -203,10 +204,10 @@ class Registrations:
     # --- changing ---
 
     def put(self, kind: Kind, row: Row, by: str, seen: str | None) -> str:
-        """Register, or change a row whose ETag is `seen` (None: there must not be one); the new ETag.
+        """Register a row, or change the row whose ETag is `seen` (None: it must not exist yet). Returns the new ETag.
 
-        Raises `ConfigError` for an image that is not allowed, and for bounds that no size lies within;
-        `PreconditionFailed` when the row is not as seen.
+        Raises `ConfigError` for an image that is not allowed, and for bounds without a possible size;
+        `PreconditionFailed` if the row was changed since it was seen.
         """
         self._check_image(row.image)
         if isinstance(row, ExtractorRow):
@@ -218,7 +219,7 @@ class Registrations:
         return self._change(kind, row.name, by, seen, "put", change)
 
     def delete(self, kind: Kind, name: str, by: str, seen: str) -> None:
-        """Remove a row whose ETag is `seen`. Raises `NotFound`, `PreconditionFailed`."""
+        """Remove the row whose ETag is `seen`. Raises `NotFound`, `PreconditionFailed`."""
         self.row(kind, name)
         self._change(kind, name, by, seen, "delete", lambda rows: rows.pop(name))
 
@@ -250,11 +251,11 @@ class Registrations:
             for table, rows in tables.items():
                 written[table] = {known: row.model_dump(mode="json") for known, row in rows.items()}
             data = (json.dumps(written, indent=1) + "\n").encode()
-            _parse(data, "the row")  # what cannot be read again would take all other rows with it
+            _parse(data, "the row")  # check it: an unreadable document would make all other rows unreadable, too
             try:
                 self._log.write(version, data)
             except Conflict:
-                continue  # another writer was first: look at what is there now
+                continue  # another writer was first: read the new document and try again
             return f'"{version}"'
 
     def _check_image(self, image: str) -> None:
@@ -269,7 +270,7 @@ class Registrations:
             )
 
     def _read(self) -> _Document | None:
-        """The newest document; only what is new is fetched."""
+        """The newest document; only new ones are fetched."""
         with self._lock:
             number = self._newest.change.version if self._newest else max(self._log.newest() - 1, 0)
             while True:
@@ -290,7 +291,7 @@ def _parse(data: bytes, what: str) -> _Document:
 
 
 def _stored(log: NumberedLog, number: int) -> _Document:
-    """One document. Raises `NotFound`, and `ConfigError` for what is none."""
+    """One document. Raises `NotFound`, and `ConfigError` if it is invalid."""
     try:
         found = _parse(log.read(number), log.uri(number))
         if found.change.version != number:

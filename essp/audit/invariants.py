@@ -1,17 +1,17 @@
-"""Checks the seven invariants on the account of a job. Each check lists its violations, with the clips concerned.
+"""Checks the seven invariants on the account of a job. Each check lists its violations with the affected clips.
 
 conservation       every consumer trained or skipped every clip of a completed job, and only clips that were issued;
-                   a trainer that stopped early had nothing to do from there to what follows all epochs
+                   a trainer that stopped early had nothing to do from that point to the phases after all epochs
 no double count    no consumer was credited with a clip twice in one run
-no leak            outstanding bytes never exceeded the budget, and the cache holds nothing of the job after its end;
-                   cannot be told where the last search freed something and the master was killed before another
-exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan. It holds the
-                   changes of the running job that were to be taken before it, from the places on that were said. One
-                   that resumed from rounded numbers is named approximate: its clips are the planned ones, its weights
-                   are near those of a training that nothing interrupted, and not the same
+no leak            outstanding bytes never exceeded the budget, and the cache has no data of the job after its end;
+                   undecided if the last search freed something and the master was killed before the next one
+exact resume       each checkpoint has seen each planned clip once: its digest equals the digest of the plan. It
+                   contains the changes to the running job that were due before it, from the announced positions on.
+                   A training that resumed from rounded numbers is reported as approximate: its clips are the planned
+                   ones, but its weights are only close to those of an uninterrupted training
 one master         fences never decrease, and each master begins with a new one
-liveness           all changes of state are allowed, and a running job is not stalled
-API = truth        the counters of the API equal those that follow from the history
+liveness           all state changes are allowed, and a running job is not stalled
+API = truth        the counters of the API equal the counters computed from the history
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from essp_common.runtime import ids
 
 _SHOWN = 10
 _SILENCE_MS = 65 * 60 * 1000
-"""A job with outstanding clips and no event for so long is stuck: the master issues clips again after `ESSP_STALL_S`,
-and after an hour at the latest."""
+"""A job with outstanding clips is stuck if there is no event for this long. The master issues clips again after
+`ESSP_STALL_S`, and after an hour at the latest."""
 _SEARCHES = 3
-"""So many searches in a row that each found keys of a job that had ended: something goes on storing them."""
+"""If this number of consecutive searches each found keys of an ended job, something is still storing them."""
 _COUNTED = ("issued", "decoded", "extracted", "failed", "replaced", "skipped", "lost")
 
 
@@ -47,11 +47,11 @@ class Finding(BaseModel):
 
     invariant: str
     holds: bool | None
-    """Null: it could not be checked, and `checked` says why."""
+    """Null: it could not be checked, for the reason in `checked`."""
     checked: str
     """What was checked, in one line."""
     violations: tuple[str, ...] = ()
-    """The first violations, and the number of the others."""
+    """The first violations, and the number of further ones."""
 
 
 class PlanDigests(Protocol):
@@ -135,7 +135,8 @@ def _no_leak(account: Account) -> Finding:
     if account.sweeps:
         checked += f"; cache searched {counted(len(account.sweeps), 'time')} after the end"
     if (found := account.sweeps[-1:]) and found[0]:
-        # A search frees what it finds. Workers learn of the end a moment later, so only what comes back is a leak.
+        # A search frees what it finds. Workers learn about the end a moment later, so only repeated findings are a
+        # leak.
         if all(account.sweeps[-_SEARCHES:]) and len(account.sweeps) >= _SEARCHES:
             violations.append(
                 f"{counted(found[0], 'key')} of the job came into the cache after its end, the last of {_SEARCHES} "
@@ -172,7 +173,7 @@ def _digest(plan: PlanDigests, saved: Saved) -> str:
 
 
 def _approximate(account: Account) -> list[str]:
-    """Which trainings are not, to the bit, what they would be had nothing interrupted them; one sentence each."""
+    """One sentence for each training that is not bit-identical to an uninterrupted one."""
     rounded = {saved.trainer: saved.approximate for saved in account.saved if saved.approximate}
     return [
         f"trainer {trainer} is approximate from step {steps[0]} on: it resumed from a checkpoint of rounded numbers"
@@ -181,9 +182,9 @@ def _approximate(account: Account) -> list[str]:
 
 
 def _changes(account: Account) -> list[str]:
-    """Check that each checkpoint holds the changes of the job as its trainer has said.
+    """Check that each checkpoint contains the changes to the job that its trainer announced.
 
-    Where a trainer died before anything was saved since, it may have said several places; the last one counts.
+    A trainer that died before it saved a change may have announced several places for it. The last one counts.
     """
     violations = []
     for saved in account.saved:

@@ -1,4 +1,4 @@
-"""What a trainer was to see, made again from the specification and the catalog."""
+"""Recomputes what a trainer was to see from the specification and the catalog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from essp_engine.planning.phases import Phases
 
 
 class Planned:
-    """The plan of a job, with any number of epochs."""
+    """The plan of a job, for any number of epochs."""
 
     def __init__(self, spec: JobSpec, catalog: Catalog) -> None:
         self._spec = spec
@@ -30,21 +30,24 @@ class Planned:
         epochs: int,
         stopped: Position | None = None,
     ) -> str:
-        """Of all clips before `until`, some of them replaced, some left out, while the job had so many epochs.
-        `stopped`: nothing is seen from here to the phases that follow all epochs."""
+        """The digest of all clips before `until`, some of them replaced or left out, with this number of epochs in the
+        job.
+
+        `stopped`: no clips are seen from here to the phases after all epochs.
+        """
         if epochs not in self._plans:
             self._plans[epochs] = _Plan(Phases(self._spec.model_copy(update={"epochs": epochs}), self._catalog))
         return self._plans[epochs].digest(until, attempts, skipped, stopped)
 
 
 class _Plan:
-    """With one number of epochs. Digests of whole phases are kept, since every checkpoint needs them again."""
+    """The plan for one number of epochs. Digests of whole phases are kept, because every checkpoint needs them."""
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
         self._rest = after_epochs(phases.plans)
         self._before: dict[Position, dict[Position, int]] = {}
-        """A position -> one after it -> the digest of the clips between them."""
+        """A position -> a later one -> the digest of the clips between them."""
 
     def digest(
         self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], stopped: Position | None

@@ -1,7 +1,7 @@
-"""What became of one clip of a job, step by step, from the job's history alone. Pure.
+"""Reconstructs what happened to one clip of a job, step by step, from the job's history alone. Pure.
 
-A history says of clips in bulk what happened within some seconds. So the steps of one entry have no order of their own;
-they are told in the order in which a clip takes them.
+One history entry covers what happened to many clips within some seconds. The steps within an entry have no recorded
+order, so they are listed in the order in which a clip passes through them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from essp_common.runtime import ids
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened."""
+    """One event."""
 
     time_ms: int
     """Unix time by which it had happened."""
     run: int
-    """Of the job, from 1 on."""
+    """Run of the job, counted from 1."""
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What became of the clip at one index of one phase."""
+    """What happened to the clip at one index of one phase."""
 
     purpose: PurposeName
     epoch: int
     index: int
     steps: tuple[Step, ...]
     attempts: Mapping[str, int]
-    """By consumer: which video it trained at last, counted from 0, the planned one."""
+    """By consumer: the video it last used for training, as an attempt counted from 0, the planned one."""
     lacking: tuple[str, ...]
-    """Consumers of the last run that are not done with it, and may yet be."""
+    """Consumers of the last run that have not finished the clip but may still do so."""
 
 
 def story_of(segments: Iterable[HistorySegment], purpose: PurposeName, epoch: int, index: int) -> Story | None:
@@ -58,10 +58,10 @@ class _Teller:
         self._phase = (purpose, epoch)
         self._index = index
         self._position: Position | None = None
-        """Of the clip in the present run."""
+        """Position of the clip in the current run."""
         self._run = 0
         self._saved: set[str] = set()
-        """Trainers with a checkpoint that holds it."""
+        """Trainers with a checkpoint that includes the clip."""
         self.known = False
         self.steps: list[Step] = []
         self.attempts: dict[str, int] = {}
@@ -164,6 +164,6 @@ def _failed(failure: ClipFailure) -> str:
 
 
 def consumer_words(consumer: str) -> str:
-    """A consumer as people know it: `trainer rgb`, `loop camera`."""
+    """A consumer in the words of users: `trainer rgb`, `loop camera`."""
     service, _, name = consumer.partition(".")
     return f"{'loop' if service == ids.CONSUMER else service} {name}"

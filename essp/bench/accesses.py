@@ -1,10 +1,10 @@
-"""What an object store is asked for: an adapter that notes each access, and the sums for each file.
+"""Records the accesses to an object store: an adapter that records each access, and totals for each file.
 
-The summary is what Darshan (Carns and others, 2011) gives for files of an MPI program: accesses, bytes, sizes, and the
-share of accesses that are sequential, which begin where the one before in that file has ended, behind that, or anew at
-the beginning of the file. Here an access is what the program asks of the store, before any buffer of an adapter.
+The summary is what Darshan (Carns and others, 2011) reports for files of an MPI program: accesses, bytes, sizes, and
+the share of sequential accesses, which begin at or after the end of the previous access to that file, or at the
+beginning of the file. Here an access is what the program asks of the store, before any buffering by an adapter.
 
-Reading from a path would be seen by nobody, so `local_path` of this store gives none.
+Reading from a path would bypass the recording, so `local_path` of this store returns None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Ways:
     sizes: list[int] = field(default_factory=list)
     sequential: int = 0
     end: int = 0
-    """Where the last access has ended."""
+    """The end of the last access."""
 
     def note(self, start: int, length: int) -> None:
         self.sizes.append(length)
@@ -101,7 +101,7 @@ class Accesses:
             return [_summary(key, self._reads.get(key), self._writes.get(key)) for key in keys]
 
     def total(self) -> FileAccesses:
-        """All files as one."""
+        """All files combined."""
         with self._lock:
             reads = _Ways([size for ways in self._reads.values() for size in ways.sizes])
             writes = _Ways([size for ways in self._writes.values() for size in ways.sizes])
@@ -129,7 +129,7 @@ FILE_COLUMNS = tuple(FileAccesses.__dataclass_fields__)
 
 
 def write_files_csv(files: Iterable[FileAccesses], path: Path) -> None:
-    """One line a file, with the names of `FILE_COLUMNS`."""
+    """One line per file, with the names of `FILE_COLUMNS`."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FILE_COLUMNS)
@@ -138,7 +138,7 @@ def write_files_csv(files: Iterable[FileAccesses], path: Path) -> None:
 
 
 class NotedStore:
-    """An `ObjectStore` that passes everything on to another one, and notes it."""
+    """An `ObjectStore` that forwards everything to another one, and records it."""
 
     def __init__(self, store: ObjectStore, accesses: Accesses, prefix: str = "") -> None:
         """`prefix`: of the keys in `accesses`; empty, or ends with `/`."""
@@ -181,30 +181,30 @@ class NotedStore:
         self._accesses.note_other()
 
     def open(self, key: str) -> BinaryIO:
-        """A file of which each read is noted."""
+        """A file whose reads are recorded."""
         inner = self._store.open(key)
         self._accesses.note_other()
         return io.BufferedReader(_NotedFile(inner, self._prefix + key, self._accesses))
 
     def local_path(self, key: str) -> str | None:
-        """Never there."""
-        self._store.local_path(key)  # which refuses what is no key
+        """Always None."""
+        self._store.local_path(key)  # raises for an invalid key
         return None
 
     def unwritable(self) -> str:
-        """What the other one says."""
+        """The answer of the other store."""
         return self._store.unwritable()
 
     def troubles(self) -> Troubles:
-        """Those of the other one."""
+        """The troubles of the other store."""
         return self._store.troubles()
 
     def uri(self, key: str) -> str:
-        """Where the object really is."""
+        """The URI of the object in the other store."""
         return self._store.uri(key)
 
     def below(self, folder: str) -> NotedStore:
-        """A folder, whose accesses are noted with the rest."""
+        """A folder, whose accesses are recorded with the rest."""
         return NotedStore(self._store.below(folder), self._accesses, f"{self._prefix}{folder}/")
 
 

@@ -1,7 +1,7 @@
 """The mini-application: a training that takes its batches from the input pipeline, and how long it waits for them.
 
-The configurations take turns, run after run, and each run begins with a new pipeline; the model goes on learning. What
-is measured is the time from the first request for a batch to the end of the last step, as in Chien and others (2018).
+The configurations take turns, run after run. Each run begins with a new pipeline; the model continues learning. The
+measured time is from the first request for a batch to the end of the last step, as in Chien and others (2018).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from essp_common.quantities import percent
 from essp_common.runtime.process import cpu_count
 
 _BUSY_CORES = 0.85
-"""Shares of the cores from here on count as all."""
+"""A larger share of the cores counts as all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class AppOptions:
     prefetch: tuple[int, ...] = (0, 1)
     batch: tuple[int, ...] = (64,)
     batches: int | None = None
-    """None: one epoch, and no more than `essp bench io` takes."""
+    """None: one epoch, but no more than `essp bench io` takes."""
     runs: int = 6
     cold: bool = False
     seed: int = 0
@@ -44,7 +44,7 @@ class AppOptions:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What was measured in a run."""
+    """The measurements of a run."""
 
     steps: Sequence[Step]
     seconds: float
@@ -78,14 +78,14 @@ def train(pipeline: Pipeline, learner: Learner, tell: Callable[[int], None]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What one row of the table measures."""
+    """The configuration measured in one row of the table."""
 
     storage: Storage
     plan: Plan
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """What the row says that it measured."""
+        """The labels of the row."""
         return {
             "store": self.storage.name,
             "batch": self.plan.batch,
@@ -95,23 +95,23 @@ class Configuration:
 
 
 class AppBenchmark:
-    """Runs the configurations. `results` gives what there is at any time, also after an interruption."""
+    """Runs the configurations. `results` returns the measurements so far at any time, even after an interruption."""
 
     def __init__(
         self, storages: Sequence[Storage], options: AppOptions, learner: Learner, facts: Mapping[str, object]
     ) -> None:
         self.configurations = configurations(storages, options)
         self.damaged: dict[str, Damaged] = {}
-        """What was left out, by name."""
+        """Samples that were left out, by name."""
         self.resident = 0
-        """Files of which pages stayed in memory although they were given up."""
+        """Files whose pages stayed in memory despite eviction."""
         self._options = options
         self._learner = learner
         self._facts = facts
         self._trained: list[list[Trained]] = [[] for _ in self.configurations]
 
     def run(self, stopped: Callable[[], bool], tell: Tell) -> None:
-        """All runs, or as many as there are before it is stopped. Raises what stores and the learner raise."""
+        """Run everything, or until stopped. Raises what stores and the learner raise."""
         for run in range(self._options.runs):
             for number, configuration in enumerate(self.configurations):
                 if self._options.cold:
@@ -125,7 +125,7 @@ class AppBenchmark:
                 self._trained[number].append(trained)
 
     def results(self) -> Results:
-        """So far."""
+        """The results so far."""
         done = [pair for pair in zip(self.configurations, self._trained, strict=True) if pair[1]]
         rows = [Row(configuration.labels, _values(runs)) for configuration, runs in done]
         unit = self.configurations[0].storage.source.unit
@@ -174,11 +174,12 @@ def _values(runs: Sequence[Trained]) -> dict[str, Spread]:
 
 
 def sentences(rows: Sequence[Row], cores: int) -> list[str]:
-    """The limiting factor of each storage, and what batches ahead have gained."""
+    """The limiting factor of each storage, and the gain from preparing batches ahead."""
     found = []
     for store in dict.fromkeys(row.labels["store"] for row in rows):
         mine = [row for row in rows if row.labels["store"] == store]
-        best = max(mine, key=lambda row: row.values["samples_per_s"].median)  # batches may differ, and so what is read
+        # batches may differ in size, and so in what is read
+        best = max(mine, key=lambda row: row.values["samples_per_s"].median)
         sizes = {row.labels["batch"] for row in mine}
         found.append(f"{store}: {_binds(best, cores, len(sizes) > 1)}")
     if gained := _gained(rows):
@@ -211,7 +212,7 @@ def _binds(best: Row, cores: int, sizes_differ: bool) -> str:
 
 
 def _gained(rows: Sequence[Row]) -> str:
-    """What a batch ahead hides, where both were measured."""
+    """The time that a batch ahead hides, if both were measured."""
     by = {tuple(row.labels.values()): row.values["seconds"].median for row in rows}
     ahead = min((int(row.labels["prefetch"]) for row in rows if row.labels["prefetch"]), default=0)
     shares = [

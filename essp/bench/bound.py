@@ -1,8 +1,8 @@
-"""The upper bound of an input pipeline: how fast its bytes can be read, and nothing else.
+"""The upper bound of an input pipeline: how fast its bytes can be read, without any other work.
 
-The same bytes that the pipeline needs are read raw: by as many threads, in the order of the files, neighbouring bytes
-together in requests of up to 8 MiB, without shuffling, decoding or batches. It is to a pipeline what IOR is to a file
-system. Files on this machine are read into one buffer a thread.
+The bytes that the pipeline needs are read raw: by the same number of threads, in the order of the files, with adjacent
+bytes combined into requests of up to 8 MiB, without shuffling, decoding or batches. This relates to a pipeline as IOR
+does to a file system. Local files are read into one buffer per thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUEST_BYTES = 8 * 2**20
 
 
 def bound(source: Source, plan: Plan, stopped: Callable[[], bool]) -> Took:
-    """One run, of the bytes that a pipeline with this plan reads."""
+    """One run, over the bytes that a pipeline with this plan reads."""
     requests = list(raw_requests(source, plan))
     reader = _Reader(stopped)
     elapsed = stopwatch()
@@ -35,7 +35,7 @@ def bound(source: Source, plan: Plan, stopped: Callable[[], bool]) -> Took:
 
 
 def raw_requests(source: Source, plan: Plan) -> Iterator[Extent]:
-    """The bytes of as many samples as the plan has, epoch by epoch."""
+    """The bytes for the plan's number of samples, epoch by epoch."""
     left, epoch = plan.batches * plan.batch, 0
     while left > 0:
         order = np.random.default_rng((plan.seed, epoch)).permutation(len(source))[:left]
@@ -44,7 +44,8 @@ def raw_requests(source: Source, plan: Plan) -> Iterator[Extent]:
 
 
 def merged(extents: Iterable[Extent]) -> Iterator[Extent]:
-    """The same bytes once each, by object and start, in requests of up to `REQUEST_BYTES`; whole objects stay whole."""
+    """The same bytes, each once, by object and start, in requests of up to `REQUEST_BYTES`; whole objects are not
+    split."""
     by_place = sorted(extents, key=lambda one: (one.place.key, id(one.place.store), one.start))
     last: Extent | None = None
     for extent in by_place:
@@ -76,7 +77,7 @@ class _Reader:
         self._local = threading.local()
 
     def read(self, extent: Extent) -> int:
-        """How many bytes there were; of what is not there, none."""
+        """The number of bytes read; 0 if the object does not exist."""
         if self.stopped():
             return 0
         store, key = extent.place

@@ -1,10 +1,10 @@
-"""What checkpoints cost a training: the same steps with no checkpoint, and with each way to save them.
+"""What checkpoints cost a training: the same steps without checkpoints, and with each way to save them.
 
-Each run makes `steps` steps, and saves after every `every` of them. Its time ends with its last step or checkpoint;
-until all of it is in the store may take longer, which is told beside it. All ways take turns, run after run. Everything
-is written to a folder of its own, which is removed after each run, and the newest checkpoint is looked at before that.
+Each run makes `steps` steps, and saves after every `every` of them. Its time ends with its last step or checkpoint. The
+store may take longer; that time is reported separately. All ways take turns, run after run. Everything is written to a
+separate folder, which is removed after each run; before that, the newest checkpoint is checked.
 
-The model, and so the checkpoint, is either a real one (`Training`), or random bytes beside a pretended accelerator.
+The model, and so the checkpoint, is either real (`Training`), or random bytes with a pretended accelerator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 
 _COUNTS = 0.05
-"""A share of the time from here on is worth a word."""
+"""A larger share of the time is worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,22 @@ class CheckpointOptions:
     every: int = 20
     runs: int = 3
     buffer_bytes: int = 0
-    """Room of the burst buffer; 0: for as many checkpoints as it holds at most."""
+    """Capacity of the burst buffer; 0: enough for the most checkpoints that it can hold."""
 
 
 class Trainee:
-    """What is trained, and what of it is saved."""
+    """The trained model, and the files of its checkpoints."""
 
     def __init__(self, name: str, step: Callable[[], object], checkpoint: Callable[[], Files]) -> None:
-        """`step`: makes one step. `checkpoint`: the files, which nobody changes afterwards."""
+        """`step`: makes one step. `checkpoint`: returns the files, which do not change afterwards."""
         self.name = name
         self.step = step
         self.checkpoint = checkpoint
 
 
 def random_files(size_bytes: int) -> Callable[[], Files]:
-    """Makes checkpoints of `size_bytes`, a third of it weights, as with Adam; no two are alike, none compresses."""
-    content = os.urandom(size_bytes)  # here, and not while the first of them is saved
+    """Makes checkpoints of `size_bytes`, a third of it weights, as with Adam; all are different and incompressible."""
+    content = os.urandom(size_bytes)  # generated now, not while the first one is saved
     weights = size_bytes // 3
     made = 0
 
@@ -75,7 +75,7 @@ def random_files(size_bytes: int) -> Callable[[], Files]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What was measured in a run."""
+    """The measurements of a run."""
 
     training_s: float
     """Time until the training ended."""
@@ -89,7 +89,7 @@ class Saved:
 
 
 class CheckpointBenchmark:
-    """Runs all ways. `results` gives what there is at any time, also after an interruption."""
+    """Runs all ways to save. `results` returns the measurements so far at any time, even after an interruption."""
 
     def __init__(
         self,
@@ -100,7 +100,8 @@ class CheckpointBenchmark:
         facts: Mapping[str, object],
         mark: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """`fast`: where the burst buffer gets a folder of its own. `mark`: is told what happens, when it does."""
+        """`fast`: where a folder for the burst buffer is created. `mark`: is called with a description of each
+        event."""
         self._store = store
         self._fast = fast
         self._trainee = trainee
@@ -110,7 +111,7 @@ class CheckpointBenchmark:
         self._saved: dict[Mode, list[Saved]] = {mode: [] for mode in options.modes}
 
     def run(self, stopped: Callable[[], bool], tell: Tell) -> None:
-        """All runs, or as many as there are before it is stopped. Raises what the stores raise."""
+        """Run everything, or until stopped. Raises what the stores raise."""
         for run in range(self._options.runs):
             for number, mode in enumerate(self._options.modes):
                 tell(run, number, 0)
@@ -121,7 +122,7 @@ class CheckpointBenchmark:
                 self._saved[mode].append(saved)
 
     def results(self) -> Results:
-        """So far."""
+        """The results so far."""
         rows = [Row({"checkpoints": mode}, _values(runs)) for mode, runs in self._saved.items() if runs]
         columns = (
             Column("training_s", "training, s", 2),
@@ -150,7 +151,7 @@ class CheckpointBenchmark:
         return Results("checkpoint", facts, ("checkpoints",), columns, rows, said, interrupted)
 
     def _once(self, mode: Mode, stopped: Callable[[], bool], tell: Callable[[int], None]) -> Saved | None:
-        """A run; None: it was stopped."""
+        """A run; None if it was stopped."""
         with _own(self._store) as store, TemporaryFolder("bench", str(self._fast)) as fast:
             saver, begin_s, held_s, bytes_, saved = self._saver(mode, store, fast), time.perf_counter(), [], 0, 0
             try:
@@ -189,7 +190,7 @@ class CheckpointBenchmark:
 
 @contextmanager
 def _own(store: ObjectStore) -> Iterator[ObjectStore]:
-    """A folder that nobody else has, and that is empty again afterwards."""
+    """A new folder, which is removed afterwards."""
     folder = f"essp-bench-{uuid.uuid4().hex[:12]}"
     try:
         yield store.below(folder)
@@ -199,11 +200,11 @@ def _own(store: ObjectStore) -> Iterator[ObjectStore]:
 
 @dataclass(frozen=True, slots=True)
 class Medians:
-    """One way to save, in figures."""
+    """The median measurements of one way to save."""
 
     training_s: float
     held_s: float
-    """How long the training stood still for each checkpoint."""
+    """How long the training waited for each checkpoint."""
     drained_s: float
     checkpoint_bytes: int
 
@@ -250,7 +251,7 @@ def _more(ratio: float) -> str:
 
 
 def _binds(found: Mapping[Mode, Medians], options: CheckpointOptions) -> Iterator[str]:
-    """The store against the time between two checkpoints."""
+    """Compares the store with the time between two checkpoints."""
     none, direct = found.get("none"), found.get("direct")
     if none is None or direct is None or not direct.held_s:
         return

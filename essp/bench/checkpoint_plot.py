@@ -1,4 +1,4 @@
-"""What each way to save checkpoints costs, as bars: the training, and until everything is in the store."""
+"""Draws what each way to save checkpoints costs as bars: training time, and the time until the store has everything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from essp.report.plots import LIGHT, Theme, png
 
 
 def picture(results: Results, theme: Theme = LIGHT) -> bytes:
-    """A PNG; the dashed line is the training without checkpoints."""
+    """Returns a PNG. The dashed line is the training without checkpoints."""
     figure = Figure(figsize=(5.2, 3.4), dpi=100, layout="constrained")
     axes = figure.subplots()
     names = [str(row.labels["checkpoints"]) for row in results.rows]
@@ -25,7 +25,7 @@ def picture(results: Results, theme: Theme = LIGHT) -> bytes:
         axes.axhline(medians[names.index("none")], color=theme.ink, linestyle="--", linewidth=1)
     axes.set_ylabel("time, s")
     axes.set_xlabel("checkpoints")
-    axes.use_sticky_edges = False  # a bar of no height would keep the top without a margin
+    axes.use_sticky_edges = False  # a bar of height zero would otherwise keep the top without a margin
     axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=theme.faint, linewidth=0.6)

@@ -1,8 +1,8 @@
-"""The micro-benchmark of an input pipeline, without anybody who trains: storages x pipelines x prefetch x threads.
+"""Benchmarks input pipelines without training: storages x pipelines x prefetch x threads.
 
-All configurations take turns, run after run, so that a slow spell of the machine hits each of them; the first run of
-each is left out. Raw reads of the same bytes stand beside them as the upper bound, and the limiting factor is named for
-each storage and pipeline.
+All configurations are measured in turn, run after run, so that a slow period of the machine affects each of them. The
+first run of each is discarded. Raw reads of the same bytes are measured as the upper bound, and the limiting factor is
+named for each storage and pipeline.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from essp_common.errors import ConfigError
 from essp_common.runtime.process import cpu_count
 
 BOUND = "raw"
-"""The name in tables of raw reads, which pass through no pipeline."""
+"""The name of raw reads in tables. They pass through no pipeline."""
 DEFAULT_BATCHES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class IoOptions:
-    """What is measured."""
+    """What to measure."""
 
     kinds: tuple[Kind, ...] = ("full",)
     threads: tuple[int, ...] = (1, 2, 4, 8)
     prefetch: tuple[int, ...] = (0,)
     batch: int = 64
     batches: int | None = None
-    """None: one epoch, and no more than `DEFAULT_BATCHES`."""
+    """None: one epoch, limited to `DEFAULT_BATCHES`."""
     runs: int = 6
     cold: bool = False
     seed: int = 0
@@ -45,7 +45,7 @@ class IoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What one row of the table measures."""
+    """The configuration that one row of the table measures."""
 
     storage: Storage
     kind: Kind | None
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """What the row says that it measured."""
+        """The labels of the row."""
         plan = self.plan
         prefetch = "" if self.kind is None else plan.prefetch
         return {
@@ -66,11 +66,11 @@ class Configuration:
 
 
 Tell = Callable[[int, int, int], None]
-"""Called with the progress: the run and the configuration, both from 0, and the batches made."""
+"""Called with the progress: the run and the configuration, both counted from 0, and the number of batches made."""
 
 
 def batches_of(options: IoOptions, samples: int, unit: str) -> int:
-    """Batches of a run. Raises `ConfigError` where there are too few samples for one."""
+    """The number of batches in a run. Raises `ConfigError` if the source is smaller than one batch."""
     if options.batches is not None:
         return options.batches
     if samples < options.batch:
@@ -93,7 +93,7 @@ def configurations(storages: Sequence[Storage], options: IoOptions) -> list[Conf
 
 
 class IoBenchmark:
-    """Runs the configurations. `results` gives what there is at any time, also after an interruption."""
+    """Runs the configurations. `results` returns what has been measured so far, also after an interruption."""
 
     def __init__(self, storages: Sequence[Storage], options: IoOptions, facts: Mapping[str, object]) -> None:
         self.configurations = configurations(storages, options)
@@ -101,12 +101,12 @@ class IoBenchmark:
         self._facts = facts
         self._took: list[list[Took]] = [[] for _ in self.configurations]
         self.damaged: dict[str, Damaged] = {}
-        """What was left out, by name."""
+        """Samples that were left out, by name."""
         self.resident = 0
-        """Files of which pages stayed in memory although they were given up."""
+        """Files whose pages stayed in memory despite the request to evict them."""
 
     def run(self, stopped: Callable[[], bool], tell: Tell) -> None:
-        """All runs, or as many as there are before it is stopped. Raises what stores raise."""
+        """Performs all runs, or stops early if `stopped` says so. Raises what stores raise."""
         for run in range(self._options.runs):
             for number, configuration in enumerate(self.configurations):
                 if self._options.cold:
@@ -118,7 +118,7 @@ class IoBenchmark:
                 self._took[number].append(took)
 
     def results(self) -> Results:
-        """So far."""
+        """The results so far."""
         rows = [
             Row(configuration.labels, _values(took))
             for configuration, took in zip(self.configurations, self._took, strict=True)
@@ -172,7 +172,7 @@ def _values(took: Sequence[Took]) -> dict[str, Spread]:
 
 
 def _compared(rows: Sequence[Row]) -> Iterable[Row]:
-    """Each row with its share of the raw reads of as many threads, and its speed relative to the fewest threads."""
+    """Each row with its share of raw reads with the same number of threads, and its speedup over the fewest threads."""
     rates = {tuple(row.labels.values()): row.values["samples_per_s"].median for row in rows}
     for row in rows:
         store, pipeline, prefetch, threads = row.labels.values()

@@ -1,7 +1,7 @@
-"""Who takes the batches of a benchmark: a real training (`training.py`), or an accelerator that is pretended.
+"""Consumers of a benchmark's batches: a real training (`training.py`) or a simulated accelerator.
 
-The pretended accelerator is busy for the same time with each batch and takes no core, as MLPerf Storage does it. So an
-input pipeline can be measured for an accelerator that is not there.
+The simulated accelerator is busy for the same time with each batch and uses no core, as in MLPerf Storage. It lets an
+input pipeline be measured for an accelerator that the machine does not have.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Protocol
 from essp.bench.pipeline import Batch
 
 IMAGES, CLIPS = "alexnet", "small"
-"""Models of images and records, and of clips."""
+"""Models for images and records, and for clips."""
 
 
 def model_for(unit: str) -> str:
-    """What learns images, clips or records."""
+    """The model that learns from images, clips or records."""
     return CLIPS if unit == "clip" else IMAGES
 
 
 class Learner(Protocol):
-    """Takes batches."""
+    """Consumes batches."""
 
     @property
     def name(self) -> str:
-        """For the results."""
+        """The name used in results."""
 
     def step(self, batch: Batch) -> float:
-        """Learn from a batch; for how many seconds the accelerator was busy with it."""
+        """Learn from a batch. Returns the seconds that the accelerator was busy with it."""
 
 
 class Pretended:
-    """An accelerator that is busy for `step_s` with each batch."""
+    """A simulated accelerator, which is busy for `step_s` with each batch."""
 
     def __init__(self, step_s: float, sleep: Callable[[float], object] = time.sleep) -> None:
         self.name = f"pretended, {step_s * 1e3:g} ms a step"
@@ -41,6 +41,6 @@ class Pretended:
         self._sleep = sleep
 
     def step(self, batch: Batch) -> float:
-        """Wait."""
+        """Wait for the duration of a step."""
         self._sleep(self._step_s)
         return self._step_s

@@ -1,8 +1,8 @@
-"""What the kernel counts of disks, processes and cores (psutil reads it).
+"""Reads the kernel's counters of disks, processes and cores through psutil.
 
-Counters only grow while the machine runs, so that two of them give a rate. Those of a process hold the processor time
-of its ended children, as soon as it has waited for them. A process that ends while it is read, or belongs to somebody
-else, is left out.
+Counters only grow while the machine runs, so two readings give a rate. A process's counters include the processor time
+of its ended children once it has waited for them. A process that ends while it is read, or that belongs to another
+user, is left out.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ import psutil
 from essp_common.errors import ConfigError
 
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")
-"""Devices that lie on others, or on no disk."""
+"""Devices that are built on other devices, or that use no disk."""
 
 
 class Disk(NamedTuple):
-    """A block device, or several."""
+    """The counters of one block device, or the sum of several."""
 
     reads: int = 0
     read_bytes: int = 0
     writes: int = 0
     written_bytes: int = 0
     busy_s: float = 0.0
-    """Time in which a request was under way."""
+    """Time during which a request was in progress."""
 
     def plus(self, other: Disk) -> Disk:
-        """Both together."""
+        """The sum of both."""
         return Disk._make(map(operator.add, self, other))
 
 
 class Process(NamedTuple):
-    """A process, or several."""
+    """The counters of one process, or the sum of several."""
 
     asked_read_bytes: int = 0
-    """Through read(2) and its like, from files, pipes and the page cache alike."""
+    """Bytes read with read(2) and similar calls, from files, pipes and the page cache alike."""
     asked_written_bytes: int = 0
     read_bytes: int = 0
-    """That a disk had to deliver."""
+    """Bytes that a disk had to deliver."""
     written_bytes: int = 0
-    """That a disk has to take, sooner or later."""
+    """Bytes that a disk must eventually write."""
     cpu_s: float = 0.0
 
     def plus(self, other: Process) -> Process:
-        """Both together."""
+        """The sum of both."""
         return Process._make(map(operator.add, self, other))
 
 
 class Cores(NamedTuple):
-    """All cores of the machine."""
+    """The counters of all cores of the machine."""
 
     busy_s: float
     waiting_s: float
-    """Idle, while something waited for a disk."""
+    """Time that cores were idle while something waited for a disk."""
 
 
 def cores() -> Cores:
-    """All cores, whoever uses them. Raises `OSError` where there is no `/proc`."""
-    times = psutil.cpu_times()  # guests are part of user
+    """The counters of all cores, over all processes. Raises `OSError` without `/proc`."""
+    times = psutil.cpu_times()  # guest time is already part of user time
     busy_s = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
     return Cores(busy_s, times.iowait)
 
@@ -74,9 +74,10 @@ class Machine:
     """The counters of this machine."""
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
-        """`folders`: those on whose disks to look; without, or where a file system names no disk, at all disks.
+        """`folders`: the folders whose disks are watched. All disks are watched if it is empty, or if a file system
+        names no disk.
 
-        Raises `ConfigError` where the system counts nothing of its disks.
+        Raises `ConfigError` if the system provides no disk counters.
         """
         try:
             known = _disks()
@@ -85,19 +86,19 @@ class Machine:
                 f"the disks of this machine cannot be read ({error}); leave the trace out", code="unsupported"
             ) from error
         self.disks = tuple(sorted(_watched(folders, known)))
-        """Names of the disks that are watched."""
+        """Names of the watched disks."""
 
     def disk(self) -> Disk:
-        """The watched disks together, whoever uses them."""
+        """The sum over the watched disks, whichever process uses them."""
         known = _disks()
         return reduce(Disk.plus, (known[name] for name in self.disks if name in known), Disk())
 
     def cores(self) -> Cores:
-        """All cores, whoever uses them."""
+        """The counters of all cores, over all processes."""
         return cores()
 
     def process(self, root: int) -> Process:
-        """A process with all that it has begun."""
+        """The sum over a process and its descendants."""
         with suppress(psutil.Error):
             process = psutil.Process(root)
             return reduce(Process.plus, map(_counted, [process, *process.children(recursive=True)]), Process())
@@ -133,6 +134,6 @@ def _watched(folders: Iterable[str], known: Collection[str]) -> set[str]:
 
 
 def _is_part(name: str, names: Collection[str]) -> bool:
-    """Whether a device is a partition of another one: `sda1`, `nvme0n1p2`."""
+    """Whether a device is a partition of another, such as `sda1` or `nvme0n1p2`."""
     whole = re.sub(r"p?\d+$", "", name)
     return whole != name and whole in names

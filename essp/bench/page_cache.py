@@ -1,10 +1,10 @@
-"""The pages of files that the system keeps in memory: given up, so that the next read asks the disk.
+"""Evicts files from the page cache, so that the next read goes to the disk.
 
-Only pages of the files that are named are touched, never all of the machine's, so nobody else is slowed down and no
-rights are needed. What was not written to the disk yet is written first (`fsync`), since such pages stay.
+Only pages of the given files are evicted, so other processes are not slowed down and no privileges are needed. Modified
+pages cannot be evicted, so they are first written to the disk (`fsync`).
 
-File systems in memory (tmpfs) keep everything, and so does the cache of a disk, a hypervisor or a server; `still_there`
-tells of the first of these.
+In-memory file systems (tmpfs) keep everything, and so do the caches of disks, hypervisors and servers. `still_there`
+detects only the first case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 
 
 def evict(paths: Iterable[str]) -> int:
-    """Give up the pages of these files; in how many of them the first page is there all the same."""
+    """Evict the pages of these files. Returns the number of files whose first page stayed in memory."""
     return sum(_evicted(path) for path in paths)
 
 
@@ -24,9 +24,9 @@ def _evicted(path: str) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return False  # whoever reads it will say so
+        return False  # whatever reads the file will report the error
     try:
-        with suppress(OSError):  # of a file system that is only read
+        with suppress(OSError):  # fails on read-only file systems
             os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return still_there(descriptor)
@@ -35,7 +35,7 @@ def _evicted(path: str) -> bool:
 
 
 def still_there(descriptor: int) -> bool:
-    """Whether the first page of a file is in memory; False where the file system cannot say."""
+    """Whether the first page of a file is in memory. False if the file system cannot tell."""
     try:
         return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
     except OSError as error:

@@ -1,15 +1,17 @@
-"""The input pipeline that is measured: shuffle, read and decode in parallel, leave out what is damaged, make batches.
+"""The measured input pipeline: shuffle, read and decode in parallel, leave out damaged samples, make batches.
 
-    order ──▶ tasks ──threads──▶ samples, in the order ──▶ batches ──prefetch──▶ whoever trains
+    order ──▶ tasks ──threads──▶ samples, in the order ──▶ batches ──prefetch──▶ training
 
 It is the pipeline of Chien and others, "Characterizing Deep-Learning I/O Workloads in TensorFlow" (2018): a shuffled
-list, a parallel map over it, errors ignored, batches, and a buffer of whole batches. `threads` tasks are under way at a
-time, and as many more wait to be begun or to be taken; with `prefetch` a thread makes so many batches ahead.
+list, a parallel map over it that ignores errors, batches, and a buffer of complete batches. `threads` tasks run at a
+time, and the same number again waits to start or to be consumed. With `prefetch`, a thread makes that number of batches
+ahead.
 
-An epoch has each sample once, in an order of the seed; epochs follow one another until there are enough batches. Stores
-that do not answer end the pipeline with their error, and so does an epoch of which nothing can be read.
+An epoch contains each sample once, in an order that the seed determines. Epochs follow one another until there are
+enough batches. A store that does not respond ends the pipeline with its error, and so does an epoch without any
+readable sample.
 
-Threads end with the block, also after an error in it. What each has in hand is finished first.
+All threads end with the `with` block, also after an error in it. Each first finishes its current task.
 """
 
 from __future__ import annotations
@@ -38,25 +40,25 @@ Kind = Literal["read", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline's settings."""
+    """Settings of a pipeline."""
 
     kind: Kind = "full"
-    """`read`: bytes alone; `full`: decoded and scaled as well."""
+    """`read`: read the bytes only; `full`: also decode and scale them."""
     batch: int = 64
     batches: int = 1
     threads: int = 1
     prefetch: int = 0
-    """Whole batches that are made ahead."""
+    """Number of complete batches made ahead."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the model gets."""
+    """The input of the model for one step."""
 
     count: int
     frames: NDArray[np.uint8] | None = None
-    """`(B, H, W, 3)` of images and records, `(B, T, H, W, 3)` of clips; None where only bytes are read."""
+    """`(B, H, W, 3)` for images and records, `(B, T, H, W, 3)` for clips; None if bytes are only read."""
     labels: NDArray[np.int64] | None = None
 
 
@@ -70,7 +72,7 @@ class Tally:
     damaged: list[Damaged] = field(default_factory=list)
 
     def add(self, loaded: Loaded) -> None:
-        """One more task is done."""
+        """Add the result of a task."""
         self.samples += loaded.good
         self.bytes += loaded.bytes
         self.tasks += 1
@@ -80,27 +82,27 @@ class Tally:
 @dataclass(frozen=True, slots=True)
 class _Running:
     size: int
-    """Samples, as far as they are whole."""
+    """Expected number of samples, if all of them are intact."""
     loaded: Future[Loaded]
 
 
 class Pipeline:
-    """Batches of a source, once. Used in a `with` block, from one thread."""
+    """One pass over batches of a source. Used in a `with` block, from one thread."""
 
     def __init__(self, source: Source, plan: Plan, stopped: Callable[[], bool] = lambda: False) -> None:
-        """`stopped`: asked between tasks; once it is true, the pipeline ends early."""
+        """`stopped`: polled between tasks. The pipeline ends early once it returns True."""
         self.tally = Tally()
         self._source = source
         self._plan = plan
         self._asked_to_stop = stopped
         self._left = threading.Event()
         self._tasks_of_first = 0
-        """Tasks of the first epoch."""
+        """Number of tasks in the first epoch."""
         self._pool = ThreadPoolExecutor(plan.threads, "essp-bench")
         self._ahead: _Ahead | None = None
 
     def __enter__(self) -> Self:
-        cv2.setNumThreads(1)  # or scaling uses more cores than there are threads here
+        cv2.setNumThreads(1)  # otherwise scaling would use more cores than this pipeline has threads
         if self._plan.prefetch:
             self._ahead = _Ahead(self._made(), self._plan.prefetch)
         return self
@@ -114,7 +116,10 @@ class Pipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches, fewer if it is stopped. Raises what a store raises, and `PermanentError` if nothing is whole."""
+        """All batches, or fewer if the pipeline is stopped.
+
+        Raises what a store raises, and `PermanentError` if an epoch has no intact sample.
+        """
         return iter(self._ahead) if self._ahead is not None else self._made()
 
     def _made(self) -> Iterator[Batch]:
@@ -132,7 +137,7 @@ class Pipeline:
                 return
 
     def _loaded(self) -> Iterator[Loaded]:
-        """What the tasks give, in their order."""
+        """Results of the tasks, in task order."""
         plan, tasks = self._plan, self._tasks()
         running: deque[_Running] = deque()
         try:
@@ -150,12 +155,12 @@ class Pipeline:
                 one.loaded.cancel()
 
     def _missing(self, running: Iterable[_Running]) -> bool:
-        """Whether all batches need more than what was begun."""
+        """Whether the tasks that were started are too few for all batches."""
         expected = self.tally.samples + sum(one.size for one in running)
         return expected < self._plan.batches * self._plan.batch
 
     def _tasks(self) -> Iterator[Task]:
-        """Epoch after epoch."""
+        """The tasks of one epoch after another."""
         plan, source = self._plan, self._source
         for epoch in count():
             order = np.random.default_rng((plan.seed, epoch)).permutation(len(source))
@@ -174,10 +179,10 @@ class Pipeline:
 
 
 class _Ahead:
-    """Batches that a thread makes before they are asked for."""
+    """Makes batches in a thread before they are requested."""
 
     def __init__(self, batches: Iterator[Batch], room: int) -> None:
-        """`room`: batches that are ready or being made."""
+        """`room`: maximum number of batches that are ready or in progress."""
         self._batches = batches
         self._room = threading.Semaphore(room)
         self._ready: SimpleQueue[Batch | BaseException | None] = SimpleQueue()
@@ -194,6 +199,7 @@ class _Ahead:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
+        # set before the release: the thread must see it when it wakes
         self._closed = True
         self._room.release()
         self._thread.join()
@@ -205,7 +211,7 @@ class _Ahead:
                 self._ready.put(batch)
                 if batch is None:
                     return
-        except BaseException as error:  # noqa: BLE001  raised again by whoever takes batches
+        except BaseException as error:  # noqa: BLE001  the consumer of the batches raises it again
             self._ready.put(error)
 
 
@@ -217,20 +223,20 @@ def _batch(samples: list[Sample], count: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a run came to."""
+    """The outcome of a run."""
 
     elapsed: Elapsed
     samples: int
     bytes: int
     damaged: int
     whole: bool
-    """All batches were made."""
+    """Whether all batches were made."""
 
 
 def measured(
     source: Source, plan: Plan, stopped: Callable[[], bool], tell: Callable[[int], None]
 ) -> tuple[Took, Tally]:
-    """One run, with nobody to train. `tell`: is given the number of batches that have come."""
+    """Perform one run without training. `tell` is called with the number of batches received so far."""
     made = 0
     elapsed = stopwatch()
     with Pipeline(source, plan, stopped) as pipeline:

@@ -1,7 +1,8 @@
-"""Where the bytes of a sample lie, and which stores they are read through.
+"""Where the bytes of a sample are, and the stores through which they are read.
 
-A place is an object in a store. Each benchmark reads through stores of its own making: a copy elsewhere, a store that
-is as slow as a disk, one that notes each access. So sources know places, and `Wrap` replaces their stores.
+A `Place` is an object in a store. Each benchmark reads through its own stores: a copy elsewhere, a store slowed down to
+the speed of a disk, or one that records each access. Sources therefore expose their places, and a `Wrap` replaces the
+stores.
 """
 
 from __future__ import annotations
@@ -18,63 +19,65 @@ from essp_common.objects.archive import Archive
 from essp_common.objects.port import ObjectStore
 
 Wrap = Callable[[ObjectStore], ObjectStore]
-"""Gives the store that is read in place of another one."""
+"""Returns the store to read from instead of the given one."""
 
 
 class Place(NamedTuple):
-    """An object."""
+    """An object in a store."""
 
     store: ObjectStore
     key: str
 
     def through(self, wrap: Wrap) -> Place:
-        """The same key in another store."""
+        """The same key in the wrapped store."""
         return Place(wrap(self.store), self.key)
 
     def file(self) -> str | None:
-        """The file of this machine that its bytes lie in, if there is one; of a member, its archive."""
+        """The local file that contains the bytes, if there is one. For a member of an archive, the archive."""
         store, key = self.store.whole(self.key) if isinstance(self.store, Archive) else self
         return store.local_path(key)
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes of an object."""
+    """A range of bytes of an object."""
 
     place: Place
     start: int = 0
     length: int | None = None
-    """None: up to the end."""
+    """None: to the end."""
 
     def read(self) -> bytes:
-        """The bytes, fewer at the end of the object. Raises as the store does."""
+        """The bytes; fewer if the object ends earlier. Raises what the store raises."""
         return self.place.store.get(self.place.key, self.start, self.length)
 
 
 def once_each(wrap: Wrap) -> Wrap:
-    """`wrap`, called once for each store, so that places in one store stay in one store. Thread-safe."""
+    """A version of `wrap` that wraps each store only once, so that places that share a store still do. Thread-safe."""
     made: dict[int, tuple[ObjectStore, ObjectStore]] = {}
     lock = threading.Lock()
 
     def wrapped(store: ObjectStore) -> ObjectStore:
         with lock:
             if id(store) not in made:
-                made[id(store)] = (store, wrap(store))  # holds the store, or another one might get its id
+                # keeps the store alive, because its id could otherwise be reused
+                made[id(store)] = (store, wrap(store))
             return made[id(store)][1]
 
     return wrapped
 
 
 def distinct(places: Iterable[Place]) -> list[Place]:
-    """Each place once, in the order of their first appearance."""
+    """Each place once, in the order of first appearance."""
     return list({(id(place.store), place.key): place for place in places}.values())
 
 
 def remove(store: ObjectStore, folder: str) -> None:
-    """Everything in a folder, as far as the store lets that be done: what raised before is what matters."""
+    """Remove everything in a folder as far as the store allows. Errors are suppressed so that they do not hide an
+    earlier one."""
     with suppress(EsspError):
         for info in list(store.list(f"{folder}/")):
             with suppress(EsspError):
                 store.delete(info.key)
-    if (uri := store.uri(folder)).startswith("file://"):  # a write that failed leaves its folder empty
+    if (uri := store.uri(folder)).startswith("file://"):  # a failed write leaves its folder empty
         shutil.rmtree(uri.removeprefix("file://"), ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Results as bars: a panel for each value of one label, groups for those of another one, a colour for the rest.
+"""Draws results as bars: one panel for each value of a label, one group for each value of another, colours for the
+rest.
 
-The bars are medians, with a line from the least to the greatest run. Raw reads of each configuration, where there are
-some, are marks above its bars.
+Bars are medians, with a line from the lowest to the highest run. Raw reads of the same configuration, if present, are
+drawn as ticks above its bars.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _WIDTH = 0.8
 
 
 def bars(results: Results, value: str, groups: str, panels: str, theme: Theme = LIGHT) -> bytes:
-    """A PNG. `value`: the name of a column; `groups`, `panels`: of labels. Each panel has a scale of its own."""
+    """Returns a PNG. `value`: name of a column; `groups`, `panels`: names of labels. Each panel has its own scale."""
     column = next(column for column in results.columns if column.name == value)
     rows = [row for row in results.rows if value in row.values]
     names = list(dict.fromkeys(row.labels.get(panels, "") for row in rows))
@@ -64,7 +65,7 @@ def _panel(axes: Axes, column: Column, rows: Sequence[Row], groups: str, panels:
 
 
 def _series(row: Row, groups: str, panels: str, rows: Sequence[Row]) -> str:
-    """What tells a row from the others of its panel and group."""
+    """The labels that distinguish a row from the others of its panel and group."""
     telling = [
         name
         for name in row.labels

@@ -1,7 +1,8 @@
-"""What a benchmark has found: rows of a configuration and its measurements, as a table, JSON and a plot.
+"""Results of a benchmark: rows with a configuration and its measurements, as a table, JSON and a plot.
 
-Of each configuration there are several runs; the first is left out, as caches and libraries warm up in it, and a value
-is the median of the others, between the least and the greatest. Where a benchmark was interrupted, `partial` says so.
+Each configuration is run several times. The first run is discarded, because caches and libraries warm up in it. A value
+is the median of the other runs, shown with the lowest and the highest of them. `partial` marks an interrupted
+benchmark.
 
     columns = (Column("samples_per_s", "images/s"), Column("cpu_cores", "cores", 2))
     Results("io", facts, ("store", "threads"), columns, rows, sentences)
@@ -20,28 +21,28 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A value as several runs gave it."""
+    """The values of a quantity over several runs."""
 
     values: tuple[float, ...]
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of the runs' values, in their order. The first run is left out unless it is the only one."""
+        """The spread of the values, in run order. The first run is discarded unless it is the only one."""
         return cls(tuple(values[1:] or values))
 
     @property
     def median(self) -> float:
-        """The figure."""
+        """The median, which is the reported value."""
         return statistics.median(self.values)
 
     @property
     def low(self) -> float:
-        """The least."""
+        """The lowest value."""
         return min(self.values)
 
     @property
     def high(self) -> float:
-        """The greatest."""
+        """The highest value."""
         return max(self.values)
 
 
@@ -50,14 +51,14 @@ class Column:
     """A measured quantity."""
 
     name: str
-    """Name with its unit, as in `bytes_per_s`."""
+    """Name with its unit, for example `bytes_per_s`."""
     title: str
     digits: int = 1
     scale: float = 1.0
-    """What a value is divided by to be shown under `title`."""
+    """A value is divided by this to be shown under `title`."""
 
     def shown(self, spread: Spread) -> str:
-        """The median, and between what the runs lie where they differ in what is shown."""
+        """The median, followed by the range if the runs differ in the digits shown."""
         median, low, high = (
             f"{value / self.scale:,.{self.digits}f}" for value in (spread.median, spread.low, spread.high)
         )
@@ -66,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A configuration, and what was measured of it."""
+    """A configuration and its measurements."""
 
     labels: Mapping[str, str | int]
     values: Mapping[str, Spread]
@@ -74,21 +75,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A finished benchmark, or what there is of it."""
+    """The results of a benchmark, complete or partial."""
 
     title: str
     facts: Mapping[str, Any]
-    """What was measured, and where: source, sizes, settings, machine."""
+    """What was measured and where: source, sizes, settings, machine."""
     keys: Sequence[str]
-    """Names of labels, in the order of the table's columns."""
+    """Names of the labels, in the order of the table's columns."""
     columns: Sequence[Column]
     rows: Sequence[Row]
     sentences: Sequence[str] = ()
-    """What follows from the figures."""
+    """Conclusions from the figures."""
     partial: bool = False
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The results as a document for JSON."""
         return {
             "benchmark": self.title,
             "partial": self.partial,
@@ -112,11 +113,11 @@ class Results:
         }
 
     def json(self) -> str:
-        """The document as text."""
+        """The document as JSON text."""
         return json.dumps(self.document(), indent=2, ensure_ascii=False)
 
     def table(self) -> Table:
-        """One line a row; labels that are the same in all rows that have them are left out."""
+        """A table with one line per row. Labels with the same value in all rows are left out."""
         keys = [key for key in self.keys if len(self._labels(key)) > 1] or list(self.keys[:1])
         columns = [column for column in self.columns if any(column.name in row.values for row in self.rows)]
         table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
@@ -134,5 +135,5 @@ class Results:
         return table
 
     def _labels(self, key: str) -> set[str | int]:
-        """The labels under `key` of all rows that have one."""
+        """All values of the label `key`."""
         return {label for row in self.rows if (label := row.labels.get(key, "")) != ""}

@@ -1,13 +1,13 @@
-"""Ways to save a checkpoint while a training goes on, or has to wait.
+"""Ways to save checkpoints, during which the training continues or waits.
 
     none          nothing is saved
     direct        the training waits until the store has everything
     background    the training waits for a copy in memory; a thread writes it
     burst         the training waits until a fast folder has everything; a thread copies it to the store
 
-All but the first save by what saves a trainer (`essp_common/artifacts/checkpoint_writer.py`, `staging.py`), so that
-what is measured is what a training gets: each file is read back, the manifest is written last, and then `latest` names
-it. The newest `KEPT` checkpoints stay.
+All but the first use the code with which a trainer saves (`essp_common/artifacts/checkpoint_writer.py`, `staging.py`),
+so a benchmark measures what a training gets: each file is read back, the manifest is written last, and then `latest`
+points to it. The newest `KEPT` checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Mode = Literal["none", "direct", "background", "burst"]
 MODES: tuple[Mode, ...] = ("none", "direct", "background", "burst")
 KEPT = 2
 STAGED = 3
-"""Checkpoints that a burst buffer holds at most."""
+"""Maximum number of checkpoints in a burst buffer."""
 TRAINER = "bench"
-"""Whose checkpoints they are."""
+"""The trainer name under which the checkpoints are saved."""
 
 Files = Mapping[str, bytes]
 
@@ -43,23 +43,23 @@ _MODEL = ModelDescription(
 
 
 class Saver(Protocol):
-    """Saves checkpoints in the order of the calls. Errors are raised from the call after which they are known."""
+    """Saves checkpoints in call order. An error is raised by the first call after it is known."""
 
     @abstractmethod
     def save(self, step: int, files: Files) -> None:
-        """Returns as soon as the training may go on."""
+        """Returns as soon as the training may continue."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until everything is in the store. Raises what has kept it from getting there."""
+        """Wait until everything is in the store. Raises the error that prevented it."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """End all threads; only the checkpoint in hand is finished. Idempotent."""
+        """End all threads after finishing only the checkpoint in progress. Idempotent."""
 
     @property
     def passed_by(self) -> int:
-        """Checkpoints that went to the store directly, as a buffer had no room for them."""
+        """Number of checkpoints written directly to the store because a buffer had no room."""
         return 0
 
 
@@ -67,17 +67,17 @@ class Nothing(Saver):
     """Saves nothing."""
 
     def save(self, step: int, files: Files) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def finish(self) -> None:
-        """Nothing to wait for."""
+        """Returns at once, since nothing is pending."""
 
     def abandon(self) -> None:
-        """Nothing to end."""
+        """Does nothing, since there are no threads."""
 
 
 class Direct(Saver):
-    """Writes where the training waits."""
+    """Writes synchronously, while the training waits."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._writer = checkpoint_writer.claim(store, TRAINER)
@@ -87,14 +87,14 @@ class Direct(Saver):
         self._writer.save(_manifest(step), in_memory(files), KEPT)
 
     def finish(self) -> None:
-        """Nothing is under way."""
+        """Returns at once, since nothing is pending."""
 
     def abandon(self) -> None:
-        """Nothing to end."""
+        """Does nothing, since there are no threads."""
 
 
 class Background(Saver):
-    """Writes in a thread, one checkpoint at a time: the next one waits for the one before."""
+    """Writes in a thread, one checkpoint at a time. Saving the next one waits for the previous one."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._writer = checkpoint_writer.claim(store, TRAINER)
@@ -102,12 +102,12 @@ class Background(Saver):
         self._writing: Future[Manifest] | None = None
 
     def save(self, step: int, files: Files) -> None:
-        """`files` are not changed by anybody any more: they are the copy."""
+        """`files` is the copy and must not be changed afterwards."""
         self.finish()
         self._writing = self._pool.submit(self._writer.save, _manifest(step), in_memory(files), KEPT)
 
     def finish(self) -> None:
-        """Finish the checkpoint that is being written."""
+        """Wait for the checkpoint that is being written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -117,8 +117,10 @@ class Background(Saver):
 
 
 class Burst(Saver):
-    """Stages in a fast folder, from which a thread copies. The newest that is staged takes the place of those before
-    it that are not being copied yet."""
+    """Stages checkpoints in a fast folder, from which a thread copies them to the store.
+
+    The newest staged checkpoint replaces older ones whose copying has not started.
+    """
 
     def __init__(self, store: ObjectStore, folder: str, most_bytes: int) -> None:
         self._staging = staging.Staging(staging.Burst(folder, most_bytes), store.uri(TRAINER), TRAINER, "")
@@ -129,7 +131,7 @@ class Burst(Saver):
         self._passed_by = 0
 
     def save(self, step: int, files: Files) -> None:
-        """Where the folder has no room, the training waits for the store."""
+        """If the folder has no room, the training waits for the store."""
         self._raise_known()
         manifest, data = self._writer.named(_manifest(step)), in_memory(files)
         try:
@@ -141,7 +143,7 @@ class Burst(Saver):
             self._copies.append(self._pool.submit(self._staging.copy, staged, self._write))
 
     def finish(self) -> None:
-        """What is staged is in the store then."""
+        """Wait until everything that was staged is in the store."""
         while self._copies:
             self._copies.popleft().result()
 
@@ -162,7 +164,7 @@ class Burst(Saver):
 
 
 def room_for(checkpoint_bytes: int) -> int:
-    """What a burst buffer needs for checkpoints of this size, with their manifests."""
+    """Bytes that a burst buffer needs for checkpoints of this size, including their manifests."""
     return STAGED * (checkpoint_bytes + 2**16)
 
 

@@ -1,14 +1,15 @@
-"""What a benchmark reads: images in folders, images in a list, clips of a catalog, records.
+"""The data that a benchmark reads: images in folders, images in a list, clips of a catalog, records.
 
     images/            a folder for each class                      a sample is an image
     images.csv         columns path and, if there are any, label    a sample is an image
     catalog.parquet    `essp catalog build`                         a sample is a clip that begins at a random frame
     data/images        `essp records build`                         a sample is a record
 
-A source cuts an order of samples into tasks. A task is what one thread does at a time: one image, one clip, or the
-records that lie together in a file. Its bytes can be read alone, or read, decoded and scaled.
+A source splits a sequence of samples into tasks. A task is the unit of work of one thread: one image, one clip, or
+records that are adjacent in a file. A task can read its bytes only, or read, decode and scale them.
 
-A sample that cannot be read or decoded is left out and named; stores that do not answer raise `Unavailable`.
+A sample that cannot be read or decoded is left out and reported by name. A store that does not respond raises
+`Unavailable`.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ from essp_engine.video.reader import Reader
 Frames = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 _VERSIONS = "versions/"
-"""What only a data set of records has."""
+"""A folder that only a data set of records has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What samples are made into."""
+    """The size of the samples that are made."""
 
     side: int = 224
     """Height and width of images and frames, px."""
     frames: int = 16
-    """Frames of a clip."""
+    """Frames per clip."""
     stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`(H, W, 3)` of an image or a record, `(T, H, W, 3)` of a clip: uint8, RGB."""
+    """uint8 RGB pixels: `(H, W, 3)` for an image or a record, `(T, H, W, 3)` for a clip."""
 
     frames: Frames
     label: int
-    """A position in `Source.classes`; -1: it has none."""
+    """Index into `Source.classes`; -1: no label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +76,44 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a task has given."""
+    """The result of a task."""
 
     samples: Sequence[Sample]
     bytes: int
-    """Read for it: of a clip, those from the keyframe before it to the one behind it."""
+    """Bytes read. For a clip, from the keyframe before it to the keyframe after it."""
     damaged: Sequence[Damaged] = ()
     count: int = 0
-    """Samples whose bytes were read, where nothing is decoded."""
+    """Number of samples whose bytes were read, if nothing was decoded."""
 
     @property
     def good(self) -> int:
-        """Samples that are not left out."""
+        """Number of samples that were not left out."""
         return len(self.samples) + self.count
 
 
 class Task(Protocol):
-    """What one thread does at a time."""
+    """The unit of work of one thread."""
 
     @property
     def size(self) -> int:
-        """Samples."""
+        """Number of samples."""
 
     def extents(self) -> Sequence[Extent]:
-        """The bytes that it needs."""
+        """The byte ranges that it needs."""
 
     def read(self) -> Loaded:
-        """Read them, and nothing else: there are no `samples`, only their `count`."""
+        """Only read the bytes. The result has a `count` but no `samples`."""
 
     def load(self) -> Loaded:
-        """Read, decode, scale."""
+        """Read, decode and scale the samples."""
 
 
 class Source(Protocol):
-    """Samples, by index."""
+    """Samples, accessed by index."""
 
     @property
     def recognised(self) -> str:
-        """What it was taken for."""
+        """A description of what the source was recognised as."""
 
     @property
     def unit(self) -> str:
@@ -120,23 +121,24 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of labels."""
+        """Names of the labels."""
 
     def __len__(self) -> int:
-        """How many samples."""
+        """Number of samples."""
 
     def tasks(self, order: Indices, seed: int) -> list[Task]:
-        """Samples in this order, as far as they are read in this order. `seed`: of what is random about a sample."""
+        """Tasks for samples in this order, which a source may change locally. `seed`: determines the random choices
+        within a sample."""
 
     def objects(self) -> Sequence[Place]:
         """All objects that may be read."""
 
     def through(self, wrap: Wrap) -> Source:
-        """The same samples, read through other stores; `wrap` is asked once for each store."""
+        """The same samples, read through other stores. `wrap` is called once for each store."""
 
 
 def open_source(uri: str, stores: Stores, shape: Shape | None = None) -> Source:
-    """What lies at `uri`. Raises `ConfigError` for what holds nothing to read, and `NotFound`."""
+    """The source at `uri`. Raises `ConfigError` if it contains nothing to read, and `NotFound`."""
     shape = shape or Shape()
     name = PurePosixPath(uri).name.lower()
     if name.endswith(".csv"):
@@ -203,7 +205,7 @@ class Images:
         return len(self.places)
 
     def tasks(self, order: Indices, seed: int) -> list[Task]:
-        """One an image."""
+        """One task per image."""
         return [_ImageTask(self.places[i], int(self.labels[i]), self.shape.side) for i in order.tolist()]
 
     def objects(self) -> Sequence[Place]:
@@ -260,13 +262,15 @@ class ClipTask:
     place: Place
     label: int
     start: int
-    """The first frame, within the row."""
+    """First frame of the clip, relative to the row."""
     shape: Shape
     size: int = 1
 
     def extents(self) -> Sequence[Extent]:
-        """From the keyframe at or before the first frame to the one behind the last frame; the whole file where the
-        catalog does not know their bytes."""
+        """The bytes from the keyframe at or before the first frame to the keyframe after the last frame.
+
+        The whole file if the catalog does not record byte offsets.
+        """
         row = self.row
         first = row.first_frame + self.start
         last = min(first + (self.shape.frames - 1) * self.shape.stride, row.last_frame)
@@ -310,7 +314,7 @@ class ClipTask:
 
 @dataclass(frozen=True)
 class Clips:
-    """Videos of a catalog, from each of which a clip is taken."""
+    """Videos of a catalog, with one clip from each."""
 
     recognised: str
     rows: tuple[VideoRow, ...]
@@ -323,7 +327,7 @@ class Clips:
         return len(self.rows)
 
     def tasks(self, order: Indices, seed: int) -> list[Task]:
-        """One a clip, which begins at any frame that leaves room for it."""
+        """One task per clip. The clip begins at a random frame that leaves enough frames for it."""
         rng = np.random.default_rng(seed)
         of = {name: number for number, name in enumerate(self.classes)}
         span = (self.shape.frames - 1) * self.shape.stride
@@ -356,7 +360,7 @@ def _clips(uri: str, catalog: Catalog, stores: Stores, shape: Shape) -> Clips:
 class _RecordsTask:
     reader: RecordReader
     places: Indices
-    """Ascending, in one file, and near to each other."""
+    """Ascending, in one file, and close together."""
     key: str
     start: int
     length: int
@@ -400,7 +404,7 @@ class _RecordsTask:
 
 @dataclass(frozen=True)
 class Records:
-    """Records, as OneAccess reads them: a piece of a permutation at a time, in one pass over the file."""
+    """Records, read as OneAccess reads them: a piece of a permutation at a time, in one pass over the file."""
 
     recognised: str
     reader: RecordReader
@@ -408,12 +412,12 @@ class Records:
     shape: Shape
     unit: str = "record"
     first_piece: int = 64
-    """Each piece is twice as large as the one before, so that the first samples come early."""
+    """Each piece is twice as large as the previous one, so that the first samples arrive early."""
     largest_piece: int = 8192
 
     @classmethod
     def open(cls, store: ObjectStore, shape: Shape) -> Records:
-        """The newest version of a data set. Raises `PermanentError` if none of its files can be read."""
+        """The newest version of a data set. Raises `PermanentError` if none of its files is readable."""
         reader = RecordReader(DataSet(store))
         return cls(f"records, version {reader.number}", reader, reader.classes, shape)
 
@@ -421,7 +425,7 @@ class Records:
         return len(self.reader)
 
     def tasks(self, order: Indices, seed: int) -> list[Task]:
-        """One a request: within a piece, samples come in the order of the file."""
+        """One task per read request. Within a piece, samples come in file order."""
         tasks: list[Task] = []
         begin, size = 0, self.first_piece
         while begin < len(order):

@@ -1,7 +1,7 @@
-"""Wall and processor time of a stretch of work, and the cores that others kept busy meanwhile.
+"""Measures wall time, processor time, and the cores that other processes used in the meantime.
 
-Others are all other processes of the machine. Where this process may use only some of its cores, or there is no
-`/proc`, nobody knows which of them others use: then it is 0.
+The processor time of other processes covers the whole machine. It is 0 if this process may use only some of the cores
+or if there is no `/proc`, because it is then unknown which cores the others used.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from essp_common.runtime.process import cpu_count
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """What a stretch of work took."""
+    """The time that a section of code took."""
 
     seconds: float
     cpu_s: float
-    """CPU time of all threads of this process."""
+    """Processor time of all threads of this process."""
     others_s: float
     """Processor time of other processes."""
 
 
 def stopwatch() -> Callable[[], Elapsed]:
-    """Begins now; the function that is returned says what it took so far."""
+    """Start measuring. The returned function gives the time elapsed so far."""
     begun_s, begun_cpu_s, begun_machine_s = time.perf_counter(), time.process_time(), _machine_s()
 
     def elapsed() -> Elapsed:

@@ -1,8 +1,9 @@
-"""Where a benchmark reads its source from: where it lies, copies in other stores, and either as slow as another device.
+"""The storages from which a benchmark reads its source: its own location and copies in other stores, optionally
+throttled.
 
-Each store that is named gets a copy of every object that may be read, in a folder of its own, `essp-bench-<random>`,
-which is removed at the end: also after an error or Ctrl-C, but not after a kill. A throttle slows down the reads that
-are measured, and not the copying.
+Each named store receives a copy of every object that may be read, in a separate folder `essp-bench-<random>`. The
+folder is removed at the end, also after an error or Ctrl-C, but not after a kill. A throttle slows down only the
+measured reads, not the copying.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from essp_common.objects.throttled import Device, Throttle, ThrottledStore
 from essp_common.wiring import Stores
 
 IN_PLACE = "source"
-"""The name of the storage that is where the source lies."""
+"""The name of the storage that is the source's own location."""
 Copied = Callable[[int, int], None]
-"""Is told how many objects of how many were copied. May raise to stop."""
+"""Called with the number of objects copied so far and in total. May raise an exception to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A source as it is read in one place."""
+    """A source, as read from one storage."""
 
     name: str
     source: Source
     files: tuple[str, ...]
-    """Paths of what is read, each once, as far as it lies on this machine: what `--cold` evicts."""
+    """Distinct local paths of the files that are read, which `--cold` evicts."""
     network: bool
-    """It is read from another machine."""
+    """Whether it is read from another machine."""
     throttle: Throttle | None = None
 
 
@@ -46,7 +47,7 @@ def storages(
     throttles: Sequence[tuple[str, Throttle]],
     copied: Copied = lambda done, total: None,
 ) -> Iterator[list[Storage]]:
-    """The source in each of these stores (none: where it lies), at each of these throttles (none: unslowed).
+    """The source in each of these stores (none: its own location), at each of these throttles (none: full speed).
 
     `throttles`: with the names they have in results. Raises what the stores raise.
     """
@@ -74,7 +75,7 @@ def _slowed(storage: Storage, name: str, throttle: Throttle) -> Storage:
 def _copy(source: Source, store: ObjectStore, copied: Copied) -> Iterator[Source]:
     root = f"essp-bench-{uuid.uuid4().hex[:12]}"
     folders: dict[int, str] = {}
-    """A folder for each store that the source has objects in."""
+    """The folder for each store that contains objects of the source."""
 
     @once_each
     def wrap(other: ObjectStore) -> ObjectStore:

@@ -1,15 +1,15 @@
-"""What disks, cores, this process and the object store do while a benchmark runs, second by second.
+"""Records the activity of disks, cores, this process and the object store during a benchmark, second by second.
 
     with Trace(folders=["/data"]) as trace:
         work()
     write_csv(trace, "trace.csv")
 
-It takes the place of dstat and iostat beside a measurement. Disks are those of the machine, whoever uses them; the
-process is this one with its children. A value is the mean rate over its interval. Each time is that at which an
-interval ended, so intervals that the system has delayed are longer and still right; none is shorter than half of what
-was asked for, unless the whole trace is.
+It replaces dstat and iostat in a measurement. Disk values cover all processes of the machine; process values cover this
+process and its children. A value is the mean rate over its interval, and its time is the end of the interval, so values
+stay correct if the system delays a reading. No interval is shorter than half of the requested length, unless the whole
+trace is.
 
-One thread takes the samples. It ends with the block, also after an error in it.
+One thread takes the samples. It ends with the `with` block, also after an error in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from essp_common.runtime.metrics import STORE_REQUESTS
 
 
 class StoreCounters(NamedTuple):
-    """What was asked of object stores so far."""
+    """Requests and bytes of object stores so far."""
 
     requests: int = 0
     read_bytes: int = 0
@@ -39,7 +39,7 @@ class StoreCounters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Everything that is counted, at one moment."""
+    """All counters at one moment."""
 
     at_s: float
     disk: Disk
@@ -51,10 +51,10 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What happened in one interval, as rates."""
+    """The rates during one interval."""
 
     time_s: float
-    """End of the interval, counted from the beginning of the trace."""
+    """End of the interval, counted from the start of the trace."""
     disk_read_bytes_per_s: float
     disk_written_bytes_per_s: float
     disk_reads_per_s: float
@@ -62,26 +62,26 @@ class Sample:
     disk_busy: float
     """Share of the time in which a disk had a request, summed over disks."""
     machine_cpu_cores: float
-    """Cores that computed, of all processes."""
+    """Cores in use by all processes."""
     machine_waiting_cores: float
     """Cores that were idle while something waited for a disk."""
     process_cpu_cores: float
     process_read_bytes_per_s: float
-    """That a disk had to deliver; 0 where files are in the page cache."""
+    """Bytes that a disk had to deliver; 0 if files are in the page cache."""
     process_written_bytes_per_s: float
     process_asked_read_bytes_per_s: float
-    """Through system calls, from the page cache or not."""
+    """Bytes read with system calls, whether from the page cache or not."""
     process_asked_written_bytes_per_s: float
     store_requests_per_s: float
     store_read_bytes_per_s: float
     store_written_bytes_per_s: float
     s3_requests_per_s: float
-    """HTTP requests of this process, repeated ones too."""
+    """HTTP requests of this process, including retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at a moment."""
+    """An event at a point in time."""
 
     time_s: float
     what: str
@@ -91,7 +91,10 @@ COLUMNS = tuple(field.name for field in fields(Sample))
 
 
 def sample_between(before: Counters, after: Counters, began_s: float) -> Sample:
-    """The rates between two moments. What seems to shrink, since a process has ended unwaited for, did nothing."""
+    """The rates between two readings.
+
+    A counter that decreases, because a process ended without being waited for, counts as 0.
+    """
     took_s = after.at_s - before.at_s
 
     def rate(earlier: float, later: float) -> float:
@@ -119,7 +122,7 @@ def sample_between(before: Counters, after: Counters, began_s: float) -> Sample:
 
 
 class Trace:
-    """Samples while its block runs. `mark` may be called from any thread."""
+    """Takes samples while its `with` block runs. `mark` may be called from any thread."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class Trace:
         machine: Machine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folders`: see `Machine`. `store`: what to ask for its counters. Raises `ConfigError` where there is no
+        """`folders`: see `Machine`. `store`: returns the counters of object stores. Raises `ConfigError` without
         `/proc`."""
         if not 0.01 <= interval_s <= 3600:
             raise ConfigError(
@@ -140,7 +143,7 @@ class Trace:
         self.interval_s = interval_s
         self._machine = machine or Machine(folders)
         self.disks = self._machine.disks
-        """Names of the disks that are watched."""
+        """Names of the watched disks."""
         self._store = store
         self._clock = clock
         self._ended = threading.Event()
@@ -159,17 +162,19 @@ class Trace:
         self._thread.join()
 
     def mark(self, what: str) -> None:
-        """Note that something happens now, to be seen in the plot."""
+        """Record an event that happens now, to be shown in the plot."""
         self.marks.append(Mark(self._clock() - self._began.at_s, what))
 
     def _run(self) -> None:
         due_s = self._began.at_s + self.interval_s
         while not self._ended.wait(max(0.0, due_s - self._clock())):
             self._take(self._counters())
+            # After a delayed reading, the next one is at least half an interval later.
             due_s = max(due_s + self.interval_s, self._clock() + self.interval_s / 2)
         now = self._counters()
         if self.samples and now.at_s - self._last.at_s < self.interval_s / 2:
-            self.samples.pop()  # of a short rest, cores that count by hundredths of a second give no rate
+            # a short remainder gives no rate, because core times are counted in hundredths of a second
+            self.samples.pop()
             self._last = self._before
         self._take(now)
 
@@ -186,13 +191,13 @@ class Trace:
 
 
 def s3_requests() -> int:
-    """How many requests this process has sent to S3."""
+    """Number of requests that this process has sent to S3."""
     samples = (sample for family in STORE_REQUESTS.collect() for sample in family.samples)
     return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
 
 def write_csv(samples: Iterable[Sample], path: Path) -> None:
-    """One line an interval, with the names of `COLUMNS`."""
+    """Write one line per interval, with `COLUMNS` as the header."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

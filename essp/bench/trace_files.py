@@ -19,8 +19,8 @@ def traced(
 ) -> Iterator[Trace | None]:
     """A trace of this block, for `write_trace`; None without a path.
 
-    `path`: of the CSV file. `folders`: on whose disks to look. `accesses`: to stores, whose sums it has. Raises
-    `ConfigError` for a path that is no CSV file or cannot be written, before the block begins.
+    `path`: of the CSV file. `folders`: the folders whose disks are watched. `accesses`: provides the counters of object
+    stores. Raises `ConfigError` before the block begins if the path is not a CSV file or cannot be written.
     """
     if path is None:
         yield None
@@ -31,7 +31,7 @@ def traced(
 
 
 def check_trace(path: Path, plot: Path | None = None) -> None:
-    """Raises `ConfigError` for a path that a trace cannot be written to, or whose picture would be this plot."""
+    """Raises `ConfigError` if a trace cannot be written to `path`, or if its picture would overwrite `plot`."""
     check_path(path, "--trace", ".csv")
     picture = _picture(path)
     for beside in (picture, _by_file(path)):
@@ -48,21 +48,21 @@ def check_trace(path: Path, plot: Path | None = None) -> None:
 
 
 def check_path(path: Path, option: str, suffix: str) -> None:
-    """Raises `ConfigError` for a path to which no such file can be written: before anything is measured for it."""
+    """Raises `ConfigError` if such a file cannot be written to `path`. Called before anything is measured."""
     if path.suffix.lower() != suffix:
         raise ConfigError(f"{path}: give a name that ends with {suffix}", field=option)
     if not os.path.isdir(path.parent):
         raise ConfigError(f"{path}: there is no folder {path.parent}; make it first", field=option, code="not_found")
     try:
         usable = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError:  # a name that no file can have
+    except OSError:  # the name is not valid for a file
         usable = False
     if not usable:
         raise ConfigError(f"{path}: cannot be written; give another name", field=option, code="refused")
 
 
 def write_trace(trace: Trace, accesses: Accesses | None, path: Path) -> None:
-    """Write the files of a trace that has ended. Raises `ConfigError` for one that cannot be written."""
+    """Write the files of a finished trace. Raises `ConfigError` if one cannot be written."""
     from essp.bench.trace_plot import picture  # needs an extra
 
     with written(path):
@@ -75,10 +75,10 @@ def write_trace(trace: Trace, accesses: Accesses | None, path: Path) -> None:
 
 
 def _picture(path: Path) -> Path:
-    """Where the picture of the trace in this CSV file goes."""
+    """The path of the picture that belongs to this CSV file."""
     return path.with_suffix(".png")
 
 
 def _by_file(path: Path) -> Path:
-    """Where the accesses to each file go."""
+    """The path of the file with the accesses to each file."""
     return path.with_name(f"{path.stem}-files.csv")

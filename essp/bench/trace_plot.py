@@ -1,4 +1,4 @@
-"""A trace as a picture: bytes read, bytes written and cores over time, with what happened when."""
+"""Draws a trace: bytes read, bytes written and cores over time, with the recorded events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from essp.report.plots import LIGHT, Theme, png
 
 _MB = 1e6
 _MOST_NAMED_MARKS = 12
-"""More of them have no room for their names."""
+"""Beyond this number there is no room for names."""
 
 Value = Callable[[Sample], float]
 
@@ -34,7 +34,7 @@ COMPUTED: dict[str, Value] = {
 
 
 def picture(samples: Sequence[Sample], marks: Sequence[Mark] = (), theme: Theme = LIGHT) -> bytes:
-    """A PNG."""
+    """Returns a PNG."""
     figure = Figure(figsize=(8.5, 5.6), dpi=90, layout="constrained")
     panels = figure.subplots(3, 1, sharex=True)
     for axes, title, lines in zip(
@@ -54,7 +54,7 @@ def _panel(
     marks: Sequence[Mark],
     theme: Theme,
 ) -> None:
-    """Each rate holds for the interval before its time, so lines are steps."""
+    """Each rate applies to the interval before its time, so the lines are steps."""
     times = [0.0, *(sample.time_s for sample in samples)]
     rates_of = {name: [value(sample) for sample in samples] for name, value in lines.items()}
     for (name, rates), colour in zip(rates_of.items(), theme.lines, strict=False):

@@ -1,8 +1,8 @@
-"""A real training that takes the batches of a benchmark.
+"""A real training that consumes the batches of a benchmark.
 
-It is that of Chien and others (2018): AlexNet with Adam, 1e-3, from new weights. Clips are learned by the small network
-that `model: small` of a job is, frame by frame, with the mean of the scores. Both include the normalisation and, on a
-GPU, the way of a batch to it. A step is over when the device has computed it.
+It is the training of Chien and others (2018): AlexNet with Adam at a rate of 1e-3, from new weights. Clips are learned
+with the small network that jobs select with `model: small`, frame by frame, and the scores are averaged. Both include
+the normalisation and, on a GPU, the transfer of the batch. A step ends when the device has computed it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _RATE = 1e-3
 _AS_IT_IS = Packing(codec="none", planes=False)
 _DROPOUT = 0.5
 _LEAST_SIDE = 63
-"""AlexNet's pooling leaves nothing of smaller images."""
+"""AlexNet's pooling reduces smaller images to nothing."""
 
 
 class Training:
-    """A model that learns."""
+    """A model in training."""
 
     def __init__(self, model: str, classes: Sequence[str], side: int, device: str = "auto", seed: int = 0) -> None:
         """`model`: `IMAGES` or `CLIPS`. `device`: cpu, cuda or auto.
 
-        Raises `ConfigError` for a GPU that is not there, and images that are too small.
+        Raises `ConfigError` if the GPU is missing or the images are too small.
         """
         self.device = _device(device)
         if model == IMAGES and side < _LEAST_SIDE:
@@ -62,7 +62,7 @@ class Training:
         self._optimiser = torch.optim.Adam(self._model.parameters(), lr=_RATE)
 
     def step(self, batch: Batch) -> float:
-        """Forward, backward, update. Raises `OutOfMemory`."""
+        """Forward pass, backward pass and update. Raises `OutOfMemory`."""
         begin_s = time.perf_counter()
         try:
             self._learn(batch)
@@ -71,7 +71,7 @@ class Training:
         return time.perf_counter() - begin_s
 
     def checkpoint(self) -> dict[str, bytes]:
-        """Weights and the optimizer's state, as files; what a trainer of ESSP saves, not compressed."""
+        """Weights and optimizer state as files, the same as a trainer of ESSP saves, uncompressed."""
         state = self._optimiser.state_dict()["state"]
         tensors = {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
         return {
@@ -89,7 +89,7 @@ class Training:
         self.losses.append(float(loss.detach()))  # waits for the device
 
     def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`(B, T, H, W, 3)` and `(B,)`; what has no label is of the first class."""
+        """`(B, T, H, W, 3)` and `(B,)`. A sample without a label counts as the first class."""
         if batch.frames is None or batch.labels is None:
             raise ValueError("a batch that was not decoded")
         frames, labels = torch.from_numpy(batch.frames), torch.from_numpy(batch.labels).clamp(min=0)

@@ -1,13 +1,13 @@
-"""The limiting factor of an input pipeline, from its rates, those of raw reads, and the cores that both keep busy.
+"""Determines the limiting factor of an input pipeline from its rate, the rate of raw reads, and the busy cores of both.
 
     cores      the cores that this process may use are busy
     device     the pipeline is nearly as fast as raw reads of the same bytes (network: from another machine)
     decoder    neither, and each thread computes most of its time: there are fewer threads than cores
     lock       neither, and more threads gain nothing while about one core is busy: Python runs one thread at a time
-    turns      neither: threads read and compute by turns, so more of them help
+    turns      neither: threads alternate between reading and computing, so more of them help
 
-Raw reads that keep all cores busy are reads of memory: then the cores are the limiting factor, although the pipeline is
-as fast. Cores that other processes keep busy are not there for this one, so the sentence names them.
+Raw reads that keep all cores busy read from memory. The cores are then the limiting factor, although the pipeline is as
+fast as raw reads. Cores used by other processes are not available to this one, so the sentence mentions them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from enum import StrEnum
 from essp_common.quantities import percent
 
 NEAR = 0.85
-"""Shares from here on count as all."""
+"""A share from here on counts as all."""
 _OWN = 0.4
-"""Share of the cores from which on raw reads compute rather than wait for a device."""
+"""Share of the cores from which raw reads are considered to compute rather than wait for a device."""
 _NOTABLE = 0.05
-"""Cores from here on are worth a word."""
+"""Minimum number of cores worth mentioning."""
 _SAME = 0.97
-"""Rates that differ by less are the same: of those, fewer threads are better."""
+"""Rates whose ratio is above this are equal; among them, fewer threads are better."""
 _BEYOND = 1.05
-"""A pipeline cannot be faster than reads of its bytes by more than that, if both read from the same place."""
+"""A pipeline that exceeds raw reads by more than this factor cannot have read from the same place."""
 _GAIN = 0.1
-"""A gain of at least this share is worth more threads."""
+"""Minimum gain that justifies more threads."""
 _SCALES = 1.5
-"""Twice the threads gain at least this while a latency is the limiting factor, and less where a bandwidth is."""
+"""Gain from twice the threads if latency is the limiting factor. A limited bandwidth gives less."""
 
 
 class Binds(StrEnum):
-    """What has to become faster for the pipeline to do so."""
+    """The resource that must become faster for the pipeline to do so."""
 
     CORES = "cores"
     DEVICE = "device"
@@ -48,15 +48,15 @@ class Binds(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A number of threads, and what was measured with it."""
+    """The measurement for a number of threads."""
 
     threads: int
     rate: float
-    """Samples a second."""
+    """Samples per second."""
     cpu_cores: float
-    """Cores that were busy with it."""
+    """Cores used by this process."""
     other_cores: float = 0.0
-    """Cores that other processes kept busy meanwhile."""
+    """Cores used by other processes in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +68,23 @@ class Case:
     """`image`, `clip` or `record`."""
     pipeline: Sequence[Measured]
     raw: Sequence[Measured]
-    """Reads of the same bytes and nothing else."""
+    """Plain reads of the same bytes."""
     cores: int
-    """That this process may use."""
+    """Number of cores that this process may use."""
     network: bool = False
     decodes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The limiting factor, and why."""
+    """The limiting factor, and the reason."""
 
     binds: Binds
     sentence: str
 
 
 def judge(case: Case) -> Verdict:
-    """The limiting factor of the pipeline where it is fastest."""
+    """The limiting factor of the pipeline at its fastest number of threads."""
     best, raw = fastest(case.pipeline), fastest(case.raw)
     share = best.rate / raw.rate
     binds = _binds(case, best, raw)
@@ -128,17 +128,17 @@ def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
 
 
 def _busy(one: Measured, cores: int) -> bool:
-    """Whether no core is left, with those that other processes use."""
+    """Whether no core is left, counting the cores used by other processes."""
     return one.cpu_cores + one.other_cores >= NEAR * cores
 
 
 def _stuck(case: Case, best: Measured) -> bool:
-    """Whether twice the threads were tried, and gained nothing."""
+    """Whether twice the number of threads was measured without a gain."""
     return any(one.threads >= 2 * best.threads for one in case.pipeline)
 
 
 def fastest(measured: Sequence[Measured]) -> Measured:
-    """The fastest measurement; of those as fast, the one with the fewest threads."""
+    """The fastest measurement. Among equals, the one with the fewest threads."""
     most = max(one.rate for one in measured)
     return min((one for one in measured if one.rate >= _SAME * most), key=lambda one: one.threads)
 
@@ -153,7 +153,7 @@ def _scaling(case: Case, best: Measured) -> str:
 
 
 def _growth(raw: Sequence[Measured]) -> str:
-    """Whether latency or bandwidth limits raw reads, if there are enough numbers of threads to tell."""
+    """Whether latency or bandwidth limits raw reads, if there are enough measurements to tell."""
     ordered = sorted(raw, key=lambda one: one.threads)
     if len(ordered) < 2:
         return "so try other numbers of threads to see whether they can be faster"

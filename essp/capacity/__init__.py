@@ -4,6 +4,6 @@ cpu.py          processor time of the parts of a job in this process
 measuring.py    runs a job for some seconds: what a clip costs in each part -> `Costs`
 setups.py       where a job runs: pools, trainers and cores -> `Setup`
 simulation.py   clips through such a setup, event by event -> `Outcome`
-limits.py       what each part, server and link can carry -> `Limit`, the least first
+limits.py       the capacity of each part, server and link -> `Limit`, the lowest first
 plot.py         the same as a picture
 """

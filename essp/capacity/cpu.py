@@ -1,12 +1,12 @@
-"""Processor time of the parts of an embedded job: threads of this process by their names, and its child processes.
+"""Processor time of the parts of an embedded job: threads of this process by name, and its child processes.
 
     decoder                 decoders, with the processes that decode
     extractor.<feature>     extractors
-    feed.<trainer>          taking clips out of the cache, and what the model sees of them
-    trainer.<trainer>       training itself
-    master                  everything else that a clip costs: seeds, accounts, messages
+    feed.<trainer>          taking clips out of the cache, and preparing them for the model
+    trainer.<trainer>       the training itself
+    master                  everything else that a clip costs: seeds, records, messages
 
-Time of threads that have ended is lost; those of a job live as long as it does.
+The time of threads that have ended is lost. The threads of a job live as long as the job.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from contextlib import suppress
 import psutil
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-"""What the kernel counts processor time in."""
+"""The unit in which the kernel counts processor time."""
 _DECODES = "essp_engine.decoding.child"
 _LANE = re.compile(r"-lane-\d+$")
 _FEEDS = re.compile(r"^essp-(?:fetch-trainer\.|(?:intake|release|device-feed)-)(.+?)(?:_\d+)?$")
 _ASIDE = frozenset((threading.main_thread().name, "aggregator"))
-"""Whoever asks, and what happens once a job."""
+"""The thread that measures, and work that happens once per job."""
 
 
 def cpu_by_part() -> dict[str, float]:
@@ -36,11 +36,12 @@ def cpu_by_part() -> dict[str, float]:
     process = psutil.Process()
     for thread in process.threads():
         name = names.get(thread.id)
-        parts = trainers if name is None else [part_of(name)]  # without a name: torch's threads, of all trainers
+        # nameless threads belong to torch, and are shared by all trainers
+        parts = trainers if name is None else [part_of(name)]
         for part in parts:
             used[part] += (thread.user_time + thread.system_time) / len(parts)
     for child in process.children():
-        with suppress(psutil.Error):  # it has ended meanwhile
+        with suppress(psutil.Error):  # the process may have ended in the meantime
             if _DECODES in child.cmdline():
                 times = child.cpu_times()
                 used["decoder"] += times.user + times.system
@@ -50,7 +51,7 @@ def cpu_by_part() -> dict[str, float]:
 
 
 def part_of(thread: str) -> str:
-    """The part that a thread of this name belongs to."""
+    """The part to which a thread of this name belongs."""
     if thread in _ASIDE:
         return thread
     if (feeds := _FEEDS.match(thread)) is not None:

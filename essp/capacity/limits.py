@@ -1,4 +1,4 @@
-"""What each part, server and link of a setup can carry, and the sentence that says which is the bottleneck."""
+"""The capacity of each part, server and link of a setup, and the sentence that names the bottleneck."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from essp_common.job.spec import JobSpec
 from essp_common.quantities import counted
 
 FED = 0.95
-"""Share of the rate asked for that counts as reached."""
+"""Share of the requested rate that counts as reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What is known of the servers between the pools, in bytes a second; 0: nothing."""
+    """What is known about the servers between the pools, in bytes per second; 0: unknown."""
 
     redis: float = 1e9
-    """That one Redis server takes and gives, together."""
+    """Bytes that one Redis server receives and sends, together."""
     redis_servers: int = 0
-    """0: as many as are needed."""
+    """0: the number that is needed."""
     network: float = 0.0
-    """Of the link of one Redis server, in one direction."""
+    """Capacity of the link of one Redis server, in one direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Something that carries so much and no more."""
+    """A component with a limited capacity."""
 
     name: str
     clips_per_s: float
@@ -40,18 +40,18 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of a clip on its way."""
+    """Bytes that a clip moves on its way."""
 
     read: float
-    """From the object store, compressed."""
+    """Read from the object store, compressed."""
     written: float
-    """Into the cache."""
+    """Written to the cache."""
     taken: float
-    """Out of the cache, by all who want it."""
+    """Read from the cache, by all consumers."""
 
 
 def traffic_of(spec: JobSpec, costs: Costs) -> Traffic:
-    """A clip is written once, and read by the extractor of each stream and by each trainer of its frames."""
+    """A clip is written once, and read by the extractor of each stream and by each trainer that uses its frames."""
     readers = Counter({"clip": sum(stream.feature != "rgb" for stream in spec.streams.values())})
     for trainer in spec.trainers.values():
         readers["clip" if spec.streams[trainer.stream].feature == "rgb" else trainer.stream] += 1
@@ -60,7 +60,7 @@ def traffic_of(spec: JobSpec, costs: Costs) -> Traffic:
 
 
 def limits_of(setup: Setup, traffic: Traffic, servers: Servers) -> list[Limit]:
-    """All of them, the least first."""
+    """All limits, lowest first."""
     found = [Limit(pool.name, pool.most, _remedy(pool, setup)) for pool in setup.pools]
     if setup.cores:
         seconds = sum(pool.seconds for pool in setup.pools) + sum(c.seconds for c in setup.consumers)
@@ -76,14 +76,14 @@ def limits_of(setup: Setup, traffic: Traffic, servers: Servers) -> list[Limit]:
 
 
 def redis_servers(traffic: Traffic, rate: float, servers: Servers) -> int:
-    """How many Redis servers carry so many clips a second."""
+    """Number of Redis servers that this rate of clips requires."""
     moved = (traffic.written + traffic.taken) * rate / servers.redis
     sent = max(traffic.written, traffic.taken) * rate / servers.network if servers.network else 0.0
     return max(1, -int(-max(moved, sent) // 1))
 
 
 def verdict(setup: Setup, outcome: Outcome, limits: list[Limit], rate: float = 0.0) -> str:
-    """The first bottleneck and the next one. `rate`: what was asked for; 0: as much as there is."""
+    """The bottleneck and the next one. `rate`: the requested rate; 0: the highest possible."""
     first, second = limits[:2]
     if rate and outcome.clips_per_s < FED * rate < first.clips_per_s:
         held = counted(setup.credits, "clip")
@@ -93,17 +93,19 @@ def verdict(setup: Setup, outcome: Outcome, limits: list[Limit], rate: float = 0
 
 
 def between(limits: list[Limit], costs: Costs) -> tuple[float, float]:
-    """Clips a second that a setup gives at least and at most, where `costs` are not known: those of the master, and of
-    parts that were through with their clips at once, are mostly what the job itself costs, and hardly grow with the
-    number of clips."""
+    """The lowest and highest rate of a setup, in clips per second, if `costs` are uncertain.
+
+    The costs of the master, and of parts that finished their clips at once, are mostly the costs of the job itself,
+    which hardly grow with the number of clips.
+    """
     doubtful = {"master", "cores", *costs.rough}
     sure = [limit.clips_per_s for limit in limits if limit.name not in doubtful]
     return limits[0].clips_per_s, max(limits[0].clips_per_s, min(sure, default=limits[-1].clips_per_s))
 
 
 def not_known(limits: list[Limit], costs: Costs, seconds: float) -> str:
-    """The sentence where too little was measured to name a bottleneck, and what to do. `seconds`: how long it was
-    measured."""
+    """The sentence to print if too little was measured to name a bottleneck, with advice. `seconds`: duration of the
+    measurement."""
     low, high = between(limits, costs)
     found = f"not known, as only {counted(costs.clips, 'clip')} came through: between {_rate(low)} and {_rate(high)}"
     if costs.ended:
@@ -112,7 +114,7 @@ def not_known(limits: list[Limit], costs: Costs, seconds: float) -> str:
 
 
 def pods_of(pool: Pool) -> tuple[int, int]:
-    """How many pods of a pool, and how many workers in each: no more pods than partitions have work."""
+    """The number of pods of a pool, and of workers in each. There are no more pods than partitions."""
     each = -(-pool.workers // topics.DATA_PARTITIONS)
     return -(-pool.workers // each), each
 

@@ -1,7 +1,7 @@
-"""What a clip of a job costs, measured: the job itself runs in this process for some seconds, and nothing is kept.
+"""Measures what a clip of a job costs by running the job in this process for some seconds. No output is kept.
 
-Everything is real: decoders, extractors, trainers, the way between them, in memory. What is counted is processor time,
-which other programs on the machine disturb less than they disturb rates.
+Everything is real: decoders, extractors, trainers, and the transport between them, which is in memory. Processor time
+is measured because other programs on the machine disturb it less than they disturb rates.
 """
 
 from __future__ import annotations
@@ -29,56 +29,57 @@ from essp_engine.registrations import Declared
 
 _LOOK_S = 0.2
 _LAST = 0.99
-"""The share that is shown while the time is over and a batch is not."""
+"""The progress shown when the time is over but a batch is still awaited."""
 _PATIENCE = 3
-"""Times the seconds asked for that a trainer may take for its first batch, and for its second one."""
+"""Maximum time for a trainer's first batch, and for its second, as a multiple of the requested seconds."""
 ENOUGH_CLIPS = 300
-"""From so many clips on, what ESSP spends each second, with or without clips, is little beside what clips cost."""
+"""From this number of clips on, the constant cost of ESSP per second is small compared to the cost of the clips."""
 
 
 class _Figures(dict[str, float]):
-    """Counters by name; what was not counted is 0."""
+    """Counters by name. A missing counter is 0."""
 
     def __missing__(self, name: str) -> float:
         return 0.0
 
 
 Tell = Callable[[str, float, "float | None"], None]
-"""Called several times a second with what is done, the share that is done, and the seconds left; None: not known."""
+"""Called several times a second with the current activity, the completed share, and the seconds left (None:
+unknown)."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one clip, by part; see `essp/capacity/cpu.py` for the parts."""
+    """The cost of one clip, by part. `essp/capacity/cpu.py` lists the parts."""
 
     seconds: dict[str, float]
-    """Of processor time. A part that had nothing to do is missing."""
+    """Processor time. A part without work is missing."""
     bytes: dict[str, float]
-    """In the cache: `clip`, and each stream that is extracted."""
+    """Size in the cache: of `clip`, and of each extracted stream."""
     read_bytes: float
-    """Of compressed video that are read for it."""
+    """Compressed video that is read for the clip."""
     clips: int
-    """Clips that the slowest trainer took while this was measured."""
+    """Clips that the slowest trainer consumed during the measurement."""
     clips_per_s: float
-    """So many of them a second, on this machine as it was."""
+    """The rate of these clips on this machine, under its load at the time."""
     ended: bool = False
-    """The job was over before the time was."""
+    """The job ended before the measurement did."""
     rough: frozenset[str] = frozenset()
-    """Parts that had done all their work when the first batches were through: of these, what was spent on the start of
-    the job is in the figure."""
+    """Parts that had finished their work when every trainer had completed its first batch. Their figures include the
+    start of the job."""
     epoch_clips: int = 0
-    """Clips of a training epoch of the job."""
+    """Clips in a training epoch of the job."""
 
     @property
     def known(self) -> bool:
-        """Enough was measured to say what a clip costs."""
+        """Whether enough was measured to say what a clip costs."""
         return self.clips >= ENOUGH_CLIPS and not self.rough
 
 
 def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lambda *_: None) -> Costs:
-    """Run a training job for about so many seconds after its first batches.
+    """Run a training job for about this number of seconds after its first batches.
 
-    Raises `ConfigError` for a job that cannot run, and `EsspError` if it fails.
+    Raises `ConfigError` if the job cannot run, and `EsspError` if it fails.
     """
     with TemporaryFolder("plan") as folder:
         memory = {"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
@@ -100,7 +101,7 @@ def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: 
         tell(f"waiting for the first batch of {_slowest(counts, spec)}", 0.0, None)
 
     begin, _ = _until(job, lambda counts, _: _least(counts, spec) > 0, seconds, starting)
-    warm = _least(begin, spec)  # each trainer has made a step
+    warm = _least(begin, spec)  # every trainer has completed a step
 
     def measuring(elapsed_s: float, counts: _Figures) -> None:
         if elapsed_s < seconds:
@@ -134,8 +135,10 @@ def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: 
 
 
 def _costs(parts: Sequence[str], used: _Figures, end: _Figures) -> tuple[dict[str, float], set[str]]:
-    """What a clip costs in each part, and the parts of which that includes the start: they were through with all their
-    clips before anything was measured."""
+    """What a clip costs in each part, and the parts whose figures include the start of the job.
+
+    Those are the parts that had finished all their clips before the measurement began.
+    """
     costs: dict[str, float] = {}
     rough: set[str] = set()
     for part in parts:
@@ -149,7 +152,7 @@ def _costs(parts: Sequence[str], used: _Figures, end: _Figures) -> tuple[dict[st
 
 
 def _too_short(seconds: float, ended: bool) -> str:
-    """Why nothing was measured, and what to do."""
+    """The reason why nothing was measured, with advice."""
     if ended:
         return (
             "the job was over before any trainer got through a second batch, so nothing was measured; give it more "
@@ -163,13 +166,16 @@ def _too_short(seconds: float, ended: bool) -> str:
 
 
 def per_clip(processor_s: float, clips: float) -> float:
-    """Seconds of a part that was done with so many clips. Less than a tick of the kernel's is not nothing: that would
-    be a part without any limit."""
+    """Seconds of a part per clip.
+
+    At least one tick of the kernel is assumed, because a part with zero seconds would have no limit.
+    """
     return max(processor_s, TICK_S) / clips
 
 
 def _extractors(used: _Figures, status: JobStatus) -> dict[str, float]:
-    """A pool of one process computes all features: its time is divided as its lanes were busy with each."""
+    """Seconds per clip of each feature. One process computes all features, so its time is divided in proportion to how
+    long its lanes were busy with each."""
     busy = {
         pool.name: pool.seconds_per_clip
         for pool in status.pools
@@ -186,7 +192,8 @@ def _until(
     seconds: float,
     tell: Callable[[float, _Figures], None],
 ) -> tuple[_Figures, JobStatus]:
-    """Counters and processor times, and the status, once there is enough. Raises `EsspError` if the job fails."""
+    """Poll until there is enough. Returns the counters with processor times, and the status. Raises `EsspError` if the
+    job fails."""
     began_s = time.monotonic()
     while True:
         ended = job.ended(_LOOK_S)
@@ -201,7 +208,7 @@ def _until(
 
 
 def _counts(status: JobStatus) -> _Figures:
-    """How many clips each part is done with, and what it has used."""
+    """The number of clips that each part has finished, and the processor time it has used."""
     counts = _Figures({f"cpu.{part}": seconds for part, seconds in cpu_by_part().items()})
     counts["time"] = time.monotonic()
     counts |= {pool.name: pool.done for pool in status.pools}
@@ -212,7 +219,7 @@ def _counts(status: JobStatus) -> _Figures:
 
 
 def _counter(part: str) -> str:
-    """What counts the clips of a part: what it made, or the consumer."""
+    """The name of the counter for the clips of a part."""
     kind, _, name = part.partition(".")
     return {"feed": ids.trainer_consumer(name), "master": ids.DECODER}.get(kind, part)
 
@@ -227,7 +234,7 @@ def _least(counts: _Figures, spec: JobSpec) -> float:
 
 
 def _bytes(made: Subscription) -> dict[str, float]:
-    """Mean sizes, by part of a clip, of all that was made."""
+    """Mean sizes in the cache, by part of a clip."""
     total: Counter[str] = Counter()
     count: Counter[str] = Counter()
     while records := made.poll(10_000, 0):
@@ -241,7 +248,7 @@ def _bytes(made: Subscription) -> dict[str, float]:
 
 
 def _read_bytes(found: Preflight) -> float:
-    """By the catalog: the frames that are decoded for a clip, in bytes of the files."""
+    """Compressed bytes of the frames decoded for a clip, computed from the catalog."""
     phases = found.phases
     view = phases.view(0)
     if found.spec.data.records:

@@ -1,4 +1,4 @@
-"""A plan as a picture: what each part can carry beside what is asked for, and clips through the simulated setup."""
+"""Draws a plan: the capacity of each part next to the requested rate, and clips through the simulated setup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 12
 
 
 def drawn(limits: Sequence[Limit], outcome: Outcome, rate: float, theme: Theme = LIGHT) -> bytes:
-    """A PNG. `rate`: clips a second that are asked for; 0: as many as there can be."""
+    """Returns a PNG. `rate`: requested clips per second; 0: the highest possible."""
     shown = list(limits[:_SHOWN])[::-1]
     figure = Figure(figsize=(11, 1.6 + 0.34 * max(5, len(shown))), dpi=110, layout="constrained")
     carries, passed = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -1,4 +1,5 @@
-"""A plan in figures: what was measured, which workers it takes, what they would do, the bottleneck, the costs."""
+"""A plan in figures: the measurements, the required workers, their expected performance, the bottleneck and the
+costs."""
 
 from __future__ import annotations
 
@@ -25,31 +26,31 @@ from essp_common.job.spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be planned."""
+    """What to plan for."""
 
     rate: float = 0.0
-    """Clips a second for each trainer, in a cluster; 0: as many as one machine gives."""
+    """Clips per second for each trainer, in a cluster; 0: the highest rate of one machine."""
     cores: int = 1
-    """Of the machine."""
+    """Cores of the machine."""
     gpus: int = 0
     servers: Servers = field(default_factory=Servers)
     core_price: float = 0.0
-    """Of one core, an hour."""
+    """Price of one core per hour."""
     gpu_price: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What came of it."""
+    """The resulting plan."""
 
     facts: dict[str, Any]
-    """For `--json`, and the tables."""
+    """The figures for `--json` and the tables."""
     limits: list[Limit]
     outcome: Outcome
 
 
 def plan(spec: JobSpec, costs: Costs, wanted: Wanted) -> Plan:
-    """What a job takes, by what its clips cost."""
+    """Plan a job from the measured cost of its clips."""
     traffic, servers = traffic_of(spec, costs), wanted.servers
     if wanted.rate:
         setup = in_cluster(spec, costs, wanted.rate)

@@ -1,7 +1,7 @@
 """Where a job runs: how many workers each part has, what they share, and how fast trainers can be.
 
-On one machine all parts share the cores. In a cluster each worker has a core of its own, and trainers compute on GPUs,
-at a rate that is given.
+On one machine all parts share the cores. In a cluster each worker has its own core, and trainers compute on GPUs at a
+given rate.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from essp_common.job.spec import JobSpec
 from essp_common.runtime import ids
 
 BUSY = 0.85
-"""Share of the time that workers are planned to work: what is left takes up what comes in bursts."""
+"""Planned utilisation of workers. The rest absorbs bursts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Workers that do the same for each clip, one clip at a time each."""
+    """Workers that perform the same task for each clip. Each processes one clip at a time."""
 
     name: str
     seconds: float
-    """Processor time for a clip."""
+    """Processor time per clip."""
     workers: int
     source: str | None
-    """The pool whose clips it takes; None: the master's seeds."""
+    """The pool whose clips it takes; None: it takes the master's seeds."""
 
     @property
     def most(self) -> float:
-        """Clips a second, if each worker has a core."""
+        """Clips per second if each worker has a core."""
         return self.workers / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A trainer, which takes clips in the order of their indices."""
+    """A trainer, which takes clips in index order."""
 
     name: str
     source: str
-    """The pool that makes its clips."""
+    """The pool that provides its clips."""
     batch: int
     seconds: float
-    """For a clip: of a core, or of its GPUs."""
+    """Time per clip, on a core or on its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that clips pass."""
+    """All the components that clips pass through."""
 
     pools: tuple[Pool, ...]
-    """In the order that clips pass them; what feeds a trainer is a pool, too."""
+    """In the order in which clips pass through them. The thread that feeds a trainer is a pool, too."""
     consumers: tuple[Consumer, ...]
     credits: int
-    """Clips that may be outstanding: issued, and not yet freed by all consumers."""
+    """Maximum number of outstanding clips, which are issued and not yet freed by all consumers."""
     cores: int = 0
-    """That all pools and consumers share; 0: each worker has its own, and consumers have GPUs."""
+    """Cores that all pools and consumers share; 0: each worker has its own, and consumers have GPUs."""
 
     def pool(self, name: str) -> Pool:
-        """The pool of this name."""
+        """The pool with this name."""
         return next(pool for pool in self.pools if pool.name == name)
 
 
 def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
-    """As `essp run` has it: as many decoders and lanes of extractors as cores, and one thread that feeds a trainer."""
+    """The setup of `essp run`: a decoder and a lane of each extractor per core, and a thread feeding each trainer."""
     pools = _pools(spec, costs, lambda name, _: 1 if name == ids.MASTER or name.startswith("feed.") else cores)
     consumers = tuple(
         Consumer(name, f"feed.{name}", trainer.batch_size, costs.seconds[f"trainer.{name}"])
@@ -77,7 +77,7 @@ def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
 
 
 def in_cluster(spec: JobSpec, costs: Costs, rate: float) -> Setup:
-    """Pools that give each trainer `rate` clips a second, which is what its GPUs take; a job has one master."""
+    """Pools that give each trainer `rate` clips per second, the rate of its GPUs. A job has one master."""
     pools = _pools(
         spec, costs, lambda name, seconds: 1 if name == ids.MASTER else max(1, math.ceil(rate * seconds / BUSY))
     )
@@ -88,7 +88,7 @@ def in_cluster(spec: JobSpec, costs: Costs, rate: float) -> Setup:
 
 
 def _pools(spec: JobSpec, costs: Costs, workers: Callable[[str, float], int]) -> tuple[Pool, ...]:
-    """`workers`: of a pool of this name that takes so many seconds for a clip."""
+    """`workers`: returns the number of workers for a pool with this name and these seconds per clip."""
 
     def pool(name: str, source: str | None, times: int = 1) -> Pool:
         if name not in costs.seconds:
@@ -111,6 +111,6 @@ def _pools(spec: JobSpec, costs: Costs, workers: Callable[[str, float], int]) ->
 
 
 def _credits(spec: JobSpec, costs: Costs) -> int:
-    """Clips that the budget holds; at least two batches, or nothing would move."""
+    """Number of clips that fit into the budget; at least two batches, because otherwise nothing would progress."""
     held = int(spec.limits.budget / max(1.0, sum(costs.bytes.values())))
     return max(held, *(2 * trainer.batch_size for trainer in spec.trainers.values()))

@@ -1,11 +1,11 @@
-"""Clips through a setup, event by event.
+"""Simulates clips through a setup, event by event.
 
-The master issues clips while there is credit. Each passes a pool after the other, in the order in which it comes there,
-and trainers take them in the order of their indices, in batches. A clip's credit is free when all trainers are through
-with its batch. On one machine, a task waits for a core once it has a worker.
+The master issues clips as long as there is credit. Each clip passes through one pool after another, first come, first
+served. Trainers take clips in index order, in batches. The credit of a clip is returned when all trainers have finished
+its batch. On one machine, a task that has a worker also waits for a core.
 
-How long a task takes varies around its mean; the numbers come from a seed, so a simulation can be repeated. It knows
-nothing of faults, and nothing of memory and links, which `limits.py` looks at.
+The duration of a task varies around its mean. The random numbers come from a seed, so a simulation can be repeated.
+Faults are not simulated, and neither are memory and links, which `limits.py` covers.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from dataclasses import dataclass, field, replace
 from essp.capacity.setups import Setup
 
 _SPREAD = 0.4
-"""Standard deviation of the time of a task over its mean."""
+"""Standard deviation of a task's duration, relative to its mean."""
 _DRAWS = 4093
 _STEADY = (0.2, 0.9)
-"""Shares of the clips between which rates are taken: before, pipes fill; after, they run empty."""
+"""The shares of all clips between which rates are measured: pipelines fill before, and drain after."""
 _POINTS = 120
 _DOUBLINGS = 8
 CLIPS = 60_000
-"""That are simulated, where the setup is large."""
+"""Maximum number of clips to simulate."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a setup does."""
+    """The performance of a setup."""
 
     clips_per_s: float
-    """That all trainers are through with."""
+    """Rate of clips that all trainers have finished."""
     busy: dict[str, float]
-    """Share of the time that the workers of each pool, and each trainer, compute."""
+    """Share of time that the workers of each pool, and each trainer, compute."""
     cores_busy: float
-    """Share of the time that the cores of one machine compute; 0: it is no machine."""
+    """Share of time that the cores of one machine compute; 0 for a cluster."""
     passed: tuple[tuple[float, int], ...]
-    """Seconds since the start, and clips that all trainers were through with by then."""
+    """Seconds since the start, and the number of clips that all trainers had finished by then."""
 
 
 def clips_for(setup: Setup) -> int:
-    """So many clips that each part is passed many times."""
+    """A number of clips with which each part is passed many times."""
     workers = sum(pool.workers for pool in setup.pools)
     return min(CLIPS, max(2000, 4 * setup.credits, 40 * workers, 20 * max(c.batch for c in setup.consumers)))
 
 
 def simulate(setup: Setup, clips: int = 0, seed: int = 0) -> Outcome:
-    """Let so many clips pass; 0: as many as show what the setup does."""
+    """Simulate this number of clips; 0: enough to show the performance of the setup."""
     return _Simulation(setup, clips or clips_for(setup), seed).run()
 
 
 def enough_credits(setup: Setup, rate: float) -> int:
-    """Clips that have to be outstanding for so many clips a second: what there is, doubled as often as it takes.
+    """Number of outstanding clips needed for this rate, found by doubling the present number.
 
-    0: no number of clips is enough.
+    Returns 0 if no number is enough.
     """
     if min(pool.most for pool in setup.pools) < rate:
         return 0
@@ -70,27 +70,27 @@ def enough_credits(setup: Setup, rate: float) -> int:
 
 @dataclass
 class _Line:
-    """What stands before a pool."""
+    """The state of a pool and its queue."""
 
     free: int
     seconds: float
     queue: deque[int] = field(default_factory=deque)
     busy_s: float = 0.0
     then: list[int] = field(default_factory=list)
-    """The pools that take its clips."""
+    """Indices of the pools that take its clips."""
     consumer: int = -1
-    """The trainer that it feeds."""
+    """Index of the trainer that it feeds."""
 
 
 @dataclass
 class _Taker:
-    """A trainer."""
+    """The state of a trainer."""
 
     batch: int
     seconds: float
     there: bytearray
     ready: int = 0
-    """All clips before this index are there."""
+    """All clips before this index have arrived."""
     taken: int = 0
     computing: bool = False
     busy_s: float = 0.0
@@ -114,11 +114,11 @@ class _Simulation:
         self._draw = 0
         self._now = 0.0
         self._events: list[tuple[float, int, int, int]] = []
-        """When, which (ties are taken in turn), whose (pools, then trainers), the clip or batch."""
+        """Time, sequence number (breaks ties), index of the pool or trainer (pools come first), clip or batch."""
         self._count = 0
         self._cores = setup.cores or 1 << 30
         self._waiting: deque[tuple[int, int, float]] = deque()
-        """Tasks with a worker that wait for a core."""
+        """Tasks that have a worker and wait for a core."""
         self._core_s = 0.0
         self._issued = 0
         self._outstanding = 0
@@ -154,7 +154,7 @@ class _Simulation:
         return [*(line.busy_s for line in self._lines), *(taker.busy_s for taker in self._takers), self._core_s]
 
     def _issue(self) -> None:
-        """As far as there is credit."""
+        """Issue clips as long as there is credit."""
         while self._issued < self._clips and self._outstanding < self._setup.credits:
             self._outstanding += 1
             self._issued += 1
@@ -169,7 +169,7 @@ class _Simulation:
             line.queue.append(clip)
 
     def _begin(self, who: int, what: int, mean_s: float) -> None:
-        """A task has its worker; on one machine it wants a core, too."""
+        """Begin a task that has its worker. On one machine it also needs a core."""
         self._draw = (self._draw + 1) % _DRAWS
         seconds = mean_s * self._draws[self._draw]
         if self._cores:
@@ -196,7 +196,7 @@ class _Simulation:
             self._trained(who - len(self._lines), what)
 
     def _passed(self, number: int, clip: int) -> None:
-        """A pool is through with a clip."""
+        """Handle a clip that a pool has finished."""
         line = self._lines[number]
         if line.queue:
             self._begin(number, line.queue.popleft(), line.seconds)
@@ -209,7 +209,7 @@ class _Simulation:
             self._train(line.consumer)
 
     def _train(self, number: int) -> None:
-        """If the next batch is there, and the last one is over."""
+        """Begin the next batch if it is complete and the previous one is finished."""
         taker = self._takers[number]
         while taker.there[taker.ready]:
             taker.ready += 1

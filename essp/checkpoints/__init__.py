@@ -1,1 +1,1 @@
-"""Checkpoints and models of jobs, for people: what there is, whether it is whole, what changed, and smaller copies."""
+"""Checkpoints and models of jobs for people: lists them, verifies them, compares them, and makes smaller copies."""

@@ -1,4 +1,4 @@
-"""What lies between two checkpoints: how far each tensor of the weights has moved."""
+"""Compares two checkpoints: how far each tensor of the weights has moved."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from essp_engine.learning.models import weights_of
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One tensor of the weights."""
+    """The change of one tensor of the weights."""
 
     name: str
     shape: tuple[int, ...]
     relative: float
-    """Norm of the change over the norm that it had; infinite where that was zero."""
+    """Norm of the change relative to the previous norm; infinite if that was zero."""
     largest: float
-    """Of the changes of its numbers."""
+    """Largest change of a value."""
     equal: float
-    """Share of its numbers that are the same."""
+    """Share of values that are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is different in the second of two sets of weights."""
+    """How the second of two sets of weights differs from the first."""
 
     moved: tuple[Moved, ...]
-    """Tensors that both have in one shape, the one that moved furthest first."""
+    """Tensors with the same shape in both sets. The tensor that moved furthest comes first."""
     missing: tuple[str, ...]
     added: tuple[str, ...]
     reshaped: tuple[str, ...]
 
     @property
     def same(self) -> bool:
-        """Not one number is different."""
+        """Whether all values are equal."""
         return all(each.equal == 1 for each in self.moved) and not (self.missing or self.added or self.reshaped)
 
 
 def difference(store: ObjectStore, first: Manifest, second: Manifest, code: Sequence[str] = ()) -> Difference:
-    """Of the weights to evaluate with. `code`: packages of its network (`ESSP_CODE`). Raises `BadCheckpoint` for files
-    that are not whole, `ConfigError` where the network is not installed."""
+    """Compare the weights used for evaluation. `code`: packages that define its network (`ESSP_CODE`).
+
+    Raises `BadCheckpoint` if files are incomplete, and `ConfigError` if the network is not installed.
+    """
     one, other = (weights_of(store, each, code) for each in (first, second))
     both = [name for name in one if name in other]
     alike = [name for name in both if one[name].shape == other[name].shape]

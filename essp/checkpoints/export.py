@@ -1,9 +1,9 @@
-"""A model in fewer bytes: the same manifest, with weights that are compressed, and in few bits if asked for.
+"""Exports a model in fewer bytes: the same manifest with weights that are compressed and, on request, quantised.
 
     manifest.json      as before, with the bits of each member's weights; written last
     <trainer>.tensors  the weights (`essp_common/tensors/packed.py`)
 
-`essp predict`, predict jobs and `essp.load_model` take it as any other model.
+`essp predict`, predict jobs and `essp.load_model` accept it like any other model.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from essp_engine.learning.networks import StateDict
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What became of one member's weights."""
+    """The exported weights of one member."""
 
     trainer: str
     before_bytes: int
     after_bytes: int
     error: float
-    """The largest difference of a number, over the largest number of its tensor; 0: exact."""
+    """The largest error of a value, relative to the largest value of its tensor; 0: exact."""
 
 
 def export(
     source: ObjectStore, model: FusedModel, target: ObjectStore, packing: Packing, code: Sequence[str] = ()
 ) -> list[Exported]:
-    """Write a model into an empty folder. `code`: packages of its networks (`ESSP_CODE`). Raises `Conflict` if there is
-    one, `PermanentError` for damaged weights, `ConfigError` where a network is not installed."""
+    """Write a model into an empty folder. `code`: packages that define its networks (`ESSP_CODE`).
+
+    Raises `Conflict` if the folder already has a model, `PermanentError` for damaged weights, and `ConfigError` if a
+    network is not installed.
+    """
     try:
         target.head(MANIFEST)
     except NotFound:
@@ -61,7 +64,7 @@ def export(
 
 
 def _packed(weights: StateDict, packing: Packing) -> tuple[bytes, float]:
-    """A file of these weights, and the largest error in it; see `Exported`."""
+    """The file with these weights, and its largest error (see `Exported`)."""
     arrays = arrays_of(weights)
     packed = pack(arrays, packing)
     found = unpack(packed)

@@ -1,4 +1,4 @@
-"""The checkpoints below a job's output."""
+"""Lists the checkpoints in a job's output."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ _UNFINISHED = "it is being written, or its writer was killed: it has no manifest
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One checkpoint."""
+    """A checkpoint in a listing."""
 
     trainer: str
     step: int
-    """Clips that the trainer had consumed."""
+    """Number of clips that the trainer had consumed."""
     incarnation: int
     epoch: int | None
-    """The epoch that its weights saw last, from 1; None: its manifest cannot be read."""
+    """The last epoch of its weights, counted from 1; None if the manifest is unreadable."""
     updates: int | None
     bytes: int
-    """Of all its files, as they lie there."""
+    """Stored size of all its files."""
     created: datetime | None
     latest: bool
-    """Training resumes here."""
+    """Whether training resumes from it."""
     best: bool
-    """Of all that the latest one knows, the one with the best validation."""
+    """Whether it has the best validation of all checkpoints that the latest one knows."""
     final: bool
     weights_of: int | None
-    """Step of the checkpoint with the best validation, whose weights a final one has; None: its weights are its own."""
+    """Step of the checkpoint with the best validation, whose weights a final one contains; None: it has its own
+    weights."""
     metrics: dict[str, float]
     needs: tuple[int, ...]
-    """Steps of the checkpoints to which files of it are differences; empty: it stands alone."""
+    """Steps of the checkpoints that its files are differences from; empty: it is self-contained."""
     bits: int
-    """Of numbers that were rounded; 0: it is exact."""
+    """Bits per value if values were rounded; 0: exact."""
     problem: str
-    """Why it cannot be used; empty: nothing was seen without reading its files."""
+    """The reason why it cannot be used; empty if no problem was found without reading its files."""
 
     @property
     def name(self) -> CheckpointName:
-        """Which it is, among those of its trainer."""
+        """Its name among the checkpoints of its trainer."""
         return CheckpointName(self.step, self.incarnation)
 
 
 def listed(store: ObjectStore, trainer: str = "") -> list[Listed]:
-    """All checkpoints, or those of one trainer, oldest first. Raises `NotFound` if there are none."""
+    """All checkpoints or those of one trainer, oldest first. Raises `NotFound` if there are none."""
     found = [each for name in trainers(store) if trainer in ("", name) for each in _of(store, name)]
     if not found:
         whose = f"trainer {trainer}" if trainer else "a training"
@@ -61,14 +62,14 @@ def listed(store: ObjectStore, trainer: str = "") -> list[Listed]:
 
 
 def trainers(store: ObjectStore) -> list[str]:
-    """The trainers that have ever written to a checkpoint here, by name."""
+    """Names of all trainers that have written checkpoint files here, sorted."""
     return sorted({trainer for trainer, _ in _objects(store)})
 
 
 def at(store: ObjectStore, trainer: str, step: int | None = None) -> Manifest:
-    """The checkpoint of a trainer at a step; by default its newest whole one.
+    """The checkpoint of a trainer at a step; by default the newest complete one.
 
-    Raises `NotFound` with the steps there are, and `BadCheckpoint`.
+    Raises `NotFound`, with the available steps, and `BadCheckpoint`.
     """
     if step is None:
         manifest = checkpoint.read_latest(store, trainer)
@@ -82,14 +83,15 @@ def at(store: ObjectStore, trainer: str, step: int | None = None) -> Manifest:
 
 
 def weights_of(manifest: Manifest) -> int | None:
-    """Step of the checkpoint whose weights this one has, if they are not its own."""
+    """Step of the checkpoint whose weights this one contains; None if it has its own."""
     return manifest.best.step if manifest.final and manifest.best is not None else None
 
 
 def faults(store: ObjectStore, each: Listed) -> str | None:
-    """Read every byte of a checkpoint; why it is not whole, or nothing.
+    """Read every byte of a checkpoint. Returns the reason why it is incomplete, or an empty string.
 
-    None: it is no checkpoint yet, or no more: a running job is writing it, or has removed it since it was listed.
+    Returns None if it is not a checkpoint at present, because a running job is writing it or has removed it since the
+    listing.
     """
     if _is_changing(store, each):
         return None
@@ -101,9 +103,12 @@ def faults(store: ObjectStore, each: Listed) -> str | None:
 
 
 def _is_changing(store: ObjectStore, each: Listed) -> bool:
-    """Whether it has no manifest, and that is no damage: it was never said to be complete, or objects of it have gone
-    since it was listed, as when it is removed."""
-    newest = checkpoint.latest_name(store, each.trainer)  # first: what is said to be complete has a manifest by then
+    """Whether it is being written or removed, so that a missing manifest does not mean damage.
+
+    In that case it was never recorded as complete, or some of its objects have disappeared since the listing.
+    """
+    # read first: every checkpoint recorded as complete by now already has its manifest
+    newest = checkpoint.latest_name(store, each.trainer)
     if each.name in checkpoint.complete(store, each.trainer) or each.name == newest:
         return False
     there = sum(size for name, size in _of_trainer(store, each.trainer) if name == each.name)

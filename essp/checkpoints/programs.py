@@ -1,8 +1,8 @@
-"""A network of a model as a program for other runtimes: ONNX, or `torch.export`.
+"""Exports a network of a model as a program for other runtimes: ONNX or `torch.export`.
 
-A program takes decoded frames, as they come out of the job's `clip.resize` or of its feature, and gives probabilities:
-it cuts the squares of evaluation, resizes and normalises them, and averages over frames and views, as `essp predict`
-does. It was run on made-up frames, and its answers compared with the network's, before it is given out.
+A program takes decoded frames, as they come from the job's `clip.resize` or from its feature, and returns
+probabilities. Like `essp predict`, it cuts the squares for evaluation, resizes and normalises them, and averages over
+frames and views. Before it is returned, it is run on synthetic frames and its results are compared with the network's.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ INPUT, OUTPUT = "frames", "probabilities"
 _DOCUMENT = "model.json"
 _OPSET = 20
 _CLIPS = 2
-"""That the program is made and compared with."""
+"""Number of synthetic clips with which the program is traced and compared."""
 _ALIKE = 2e-3
-"""Difference of probabilities up to which a program is right: its runtime resizes in another order of operations,
-so that a level of a pixel may be the next one."""
+"""Maximum difference of probabilities. Runtimes resize with another order of operations, so that a pixel may differ by
+one level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class Program:
 
     data: bytes
     shape: tuple[int, ...]
-    """Frames, height, width and channels of each clip of its input, `(B, T, H, W, C)`; B is free."""
+    """Shape of its input, `(B, T, H, W, C)`, without B, which is variable."""
     dtype: str
-    """Of its input: uint8 or float32."""
+    """Data type of its input: uint8 or float32."""
     error: float
-    """The largest difference of a probability from the network's, on made-up frames."""
+    """The largest difference of a probability from the network's, on synthetic frames."""
 
 
 def program(model: Model, stream: StreamModel, size: tuple[int, int], form: ProgramFormat) -> Program:
-    """One network of a model, for what its feature makes of clips of frames of this `(height, width)`.
+    """Convert one network of a model, with the input that its feature computes from frames of this `(height, width)`.
 
-    Raises `PermanentError` if the program gives other answers.
+    Raises `PermanentError` if the results of the program differ from the network's.
     """
     clip = ArraySpec((model.clip.frames, *size, 3), "uint8")
     seen = output_of(stream.feature, stream.params, clip, snippets=model.clip.snippets)
@@ -83,7 +83,7 @@ def program(model: Model, stream: StreamModel, size: tuple[int, int], form: Prog
 def frame_size(model: Model, given: tuple[int, int] | None) -> tuple[int, int]:
     """Height and width of the frames that a program takes.
 
-    Raises `ConfigError` where they depend on the video, and none were `given`.
+    Raises `ConfigError` if they depend on the video and `given` is None.
     """
     resize = model.clip.resize
     if given is not None:
@@ -101,9 +101,9 @@ def frame_size(model: Model, given: tuple[int, int] | None) -> tuple[int, int]:
 def export_programs(
     model: Model, target: ObjectStore, form: ProgramFormat, frame: tuple[int, int] | None = None
 ) -> dict[str, Any]:
-    """Write a program for each network of a model, and `model.json`: what they take, and how their scores become one.
+    """Write a program for each network of a model, and `model.json` with their inputs and how their scores are fused.
 
-    Returns what `model.json` says. Raises `Conflict` if there is one, and what `program` raises.
+    Returns the content of `model.json`. Raises `Conflict` if it already exists, and what `program` raises.
     """
     if encoders := [name for name, stream in model.streams.items() if stream.layout.values == "descriptor"]:
         raise ConfigError(
@@ -155,7 +155,7 @@ def export_programs(
 
 
 class _Whole(nn.Module):
-    """Evaluation and network in one, of tensors alone."""
+    """Evaluation and network in one module that uses only tensors."""
 
     def __init__(self, stream: StreamModel, height: int, width: int) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def _torch_program(whole: nn.Module, clips: NDArray[Any]) -> tuple[bytes, NDArra
 
 
 def _onnx_program(whole: nn.Module, clips: NDArray[Any]) -> tuple[bytes, NDArray[Any]]:
-    runtime = onnx_runtime()  # before the exporter can load it
+    runtime = onnx_runtime()  # must be called before the exporter loads it
     made = torch.onnx.export(
         _traced(whole, clips), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], opset_version=_OPSET,
         verbose=False,
@@ -218,13 +218,13 @@ def _onnx_program(whole: nn.Module, clips: NDArray[Any]) -> tuple[bytes, NDArray
 
 
 def onnx_runtime() -> ModuleType:
-    """The module `onnxruntime`, which tells nobody of it.
+    """The module `onnxruntime`, loaded with its telemetry disabled.
 
-    Since 1.29 it sends what it runs, and on what machine, to its makers, and keeps a file of it below the home folder.
-    It decides when it is loaded.
+    Since 1.29 it reports what it runs, and on which machine, to its makers, and keeps a file for this purpose in the
+    home folder. It reads the environment variable when it is loaded.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return import_module("onnxruntime")  # takes a second, and few need it
+    return import_module("onnxruntime")  # imported only here because it takes a second and is rarely needed
 
 
 _WAYS = {"onnx": _onnx_program, "torch": _torch_program}
@@ -238,14 +238,14 @@ def _traced(whole: nn.Module, clips: NDArray[Any]) -> torch.export.ExportedProgr
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings about its own parts."""
+    """Suppress torch's warnings about its own internals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _made_up(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Smooth frames, as pictures are: noise would test how edges are resized, and nothing else."""
+    """Smooth frames, like those of pictures. With noise, the comparison would mostly test how edges are resized."""
     rng = np.random.default_rng(1)
     coarse = torch.from_numpy(rng.random((shape[0] * shape[1], shape[4], 8, 8)))
     smooth = functional.interpolate(coarse, size=shape[2:4], mode="bilinear").permute(0, 2, 3, 1).reshape(shape).numpy()

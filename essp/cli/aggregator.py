@@ -1,4 +1,4 @@
-"""`essp aggregator`: list and describe the strategies of aggregation, and run the worker that tries them."""
+"""`essp aggregator`: list and describe the aggregation strategies, and run the worker that fuses streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(context: typer.Context) -> None:
 
 @app.command("ls")
 def list_strategies(as_json: JsonFlag = False) -> None:
-    """Every strategy that is installed. One that does not load is listed with the reason."""
+    """List every installed strategy. One that does not load is listed with the reason."""
     rows = [_row(name) for name in registry.names()]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -45,7 +45,7 @@ def list_strategies(as_json: JsonFlag = False) -> None:
 def describe_strategy(
     name: Annotated[str, typer.Argument(help="The strategy (`essp aggregator ls`).")], as_json: JsonFlag = False
 ) -> None:
-    """When to use a strategy, what it needs, and its parameters with their defaults."""
+    """Say when to use a strategy, what it needs, and its parameters with their defaults."""
     kind = registry.aggregator_class(name)
     params = {key: None if f.is_required() else f.default for key, f in kind.Params.model_fields.items()}
     declared: dict[str, Any] = {"summary": kind.summary, "needs": kind.needs, "io": kind.io, "params": params}

@@ -1,6 +1,6 @@
-"""`essp audit`: whether a job, finished or running, kept what ESSP promises; from its history alone.
+"""`essp audit`: whether a job, finished or running, kept ESSP's promises, judged by its history alone.
 
-Exit codes are those of `essp`; 1: something did not hold.
+Exit codes are the same as for `essp`; 1 also means that an invariant was violated.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def main(
     token: rest.Token = "",
     as_json: rest.AsJson = False,
 ) -> None:
-    """Check what became of a job's clips against what ESSP promises."""
+    """Check what happened to a job's clips against what ESSP promises."""
     stores = Stores(Settings().stores)
     status = status_of(job, server, token)
     output = as_uri(job) if status is None else status.output
     account = account_of(History(stores.under(output)).read())
     if not account.runs:
         raise no_history(output)
-    if status is not None:  # once more: what was known before the history was read may lag behind it
+    if status is not None:  # Read the status again: the first one may be older than the history.
         status = status_of(job, server, token)
     findings = check(account, _plan(account, stores), status, round(time.time() * 1000))
     if as_json:

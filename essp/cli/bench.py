@@ -1,4 +1,4 @@
-"""`essp bench`: measure input pipelines, trainings and checkpoints on one's own machine, stores and data."""
+"""`essp bench`: measure input pipelines, training and checkpoints on the user's own machine, stores and data."""
 
 from __future__ import annotations
 

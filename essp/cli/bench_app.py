@@ -1,4 +1,4 @@
-"""`essp bench app`: how long a training waits for its data, and how busy its accelerator is."""
+"""`essp bench app`: how long training waits for its data, and how busy its accelerator is."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def main(
     as_json: JsonOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train on SOURCE, and measure how long the training waits for data.
+    """Train on SOURCE, and measure how long training waits for data.
 
-    AlexNet learns images and records, a small network learns clips, both with Adam; or --step-time pretends an
-    accelerator, which needs no GPU and takes no core. AU is the accelerator's utilisation as MLPerf Storage defines it:
-    it passes from 90 % on. What is damaged is left out and counted. Ctrl-C gives what there is.
+    Images and records train AlexNet, clips train a small network, both with Adam. --step-time pretends an accelerator
+    instead, which needs no GPU and no core. AU is the accelerator utilisation as MLPerf Storage defines it; 90 % or
+    more passes. Damaged samples are left out and counted. Ctrl-C prints what has been measured so far.
     """
     options = AppOptions(
         threads=tuple(sorted(numbers(threads, "--threads", 1))),
@@ -158,7 +158,7 @@ def _training(source: Source, side: int, device: str, seed: int) -> Learner:
 
 
 def step_seconds(text: str) -> float:
-    """The time of a step. Raises `ConfigError`."""
+    """Parse the duration of a step, in seconds. Raises `ConfigError`."""
     try:
         found = parse_seconds(text)
     except ValueError as error:

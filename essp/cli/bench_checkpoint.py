@@ -1,4 +1,4 @@
-"""`essp bench checkpoint`: what checkpoints cost a training, saved in several ways."""
+"""`essp bench checkpoint`: how much training time checkpoints cost, for several ways to save them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from essp_common.wiring import Stores, open_store
 
 _LEAST_BYTES, _MOST_BYTES = 1024, 64 * 2**30
 _CLASSES, _SIDE = 102, 224
-"""Of Caltech-101, and of AlexNet."""
+"""The classes of Caltech-101, and the input side of AlexNet."""
 
 
 def main(
@@ -83,10 +83,11 @@ def main(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how much longer a training takes when it saves checkpoints to a store.
+    """Measure how much longer training takes when it saves checkpoints to a store.
 
-    direct: the training waits for the store. background: it waits for a copy in memory. burst: it waits for a fast
-    folder, from which a thread copies to the store. What is written is removed again. Ctrl-C gives what there is.
+    direct: training waits for the store. background: training waits for a copy in memory. burst: training waits for a
+    fast folder, from which a thread copies to the store. Everything written is removed afterwards. Ctrl-C prints what
+    has been measured so far.
     """
     chosen = words(modes, "--modes", MODES)
     if every > steps and chosen != ("none",):
@@ -150,7 +151,7 @@ def main(
 def _trainee(
     size_text: str | None, step_time: str | None, model: str | None, batch: int, device: str
 ) -> tuple[Trainee, int]:
-    """Who trains, and how large its checkpoints are. Raises `ConfigError`."""
+    """The trainee, and the size of its checkpoints in bytes. Raises `ConfigError`."""
     if model is None:
         pretended, nothing = Pretended(step_seconds(step_time or "50ms")), Batch(1)
         size_bytes = _size(size_text or "64MiB", "--size")
@@ -170,7 +171,7 @@ def _trainee(
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (batch, _SIDE, _SIDE, 3), np.uint8)
     learned = Batch(batch, frames, rng.integers(0, _CLASSES, batch))
-    training.step(learned)  # Adam has a state from its first step on
+    training.step(learned)  # Adam has no state before its first step.
     return Trainee(training.name, lambda: training.step(learned), training.checkpoint), sum(
         map(len, training.checkpoint().values())
     )
@@ -190,7 +191,7 @@ def _size(text: str, option: str) -> int:
 
 @contextmanager
 def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
-    """The store of the checkpoints, and its name."""
+    """The store of the checkpoints, and its display name."""
     if uri is None:
         with TemporaryFolder("bench") as folder:
             yield open_store(f"file://{folder}"), "a temporary folder"
@@ -200,7 +201,7 @@ def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
 
 @contextmanager
 def _folder(chosen: Path | None) -> Iterator[Path]:
-    """A fast folder. Raises `ConfigError` if it cannot be written to."""
+    """A fast folder. Raises `ConfigError` if it is not writable."""
     if chosen is None:
         with TemporaryFolder("bench") as folder:
             yield Path(folder)

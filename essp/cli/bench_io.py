@@ -1,4 +1,4 @@
-"""`essp bench io`: how fast samples are read and decoded, beside raw reads, and the limiting factor."""
+"""`essp bench io`: how fast samples are read and decoded, compared with raw reads, and the limiting factor."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def main(
     as_json: JsonOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Measure how fast samples of SOURCE are shuffled, read, decoded, scaled and made into batches.
+    """Measure how fast samples of SOURCE are shuffled, read, decoded, scaled and batched.
 
-    Each number of threads is measured with each pipeline, prefetch, store and throttle, beside raw reads of the same
-    bytes, and a sentence names the limiting factor. What is damaged is left out and counted. Ctrl-C gives what there
-    is.
+    Every number of threads is measured with every pipeline, prefetch, store and throttle, next to raw reads of the same
+    bytes. A sentence names the limiting factor. Damaged samples are left out and counted. Ctrl-C prints what has been
+    measured so far.
     """
     options = IoOptions(
         kinds=words(pipeline, "--pipeline", get_args(Kind)),

@@ -1,4 +1,4 @@
-"""What the commands of `essp bench` have in common: arguments, progress, and how results are given."""
+"""What the `essp bench` commands share: arguments, progress, and output of results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_LINES = 5
 _MOST = 4096
 T = TypeVar("T")
 WriteFile = Callable[[], None]
-"""Raises `ConfigError` where the file cannot be written."""
+"""Writes a file. Raises `ConfigError` if that fails."""
 
 SourceOption = Annotated[
     str, typer.Option(help="Images (folder or .csv with a column path), a catalog (.parquet), or records.")
@@ -65,7 +65,7 @@ TraceEveryOption = Annotated[float, typer.Option(help="Seconds between two lines
 
 
 def _plot_path(path: Path | None) -> Path | None:
-    """Checked before anything is measured. Raises `ConfigError`."""
+    """Check the path before anything is measured. Raises `ConfigError`."""
     if path is not None:
         check_path(path, "--plot", ".png")
     return path
@@ -77,7 +77,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what wou
 
 
 def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
-    """`1,2,4` as numbers, each once. Raises `ConfigError`, which names the option."""
+    """Parse `1,2,4` into distinct numbers. Raises `ConfigError`, which names the option."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and least <= int(part) <= _MOST for part in parts):
         raise ConfigError(
@@ -89,7 +89,7 @@ def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
 
 
 def words(text: str, option: str, known: Sequence[T]) -> tuple[T, ...]:
-    """`read,full` as some of the known words, each once. Raises `ConfigError`, which names the option."""
+    """Parse `read,full` into distinct known words. Raises `ConfigError`, which names the option."""
     by_text = {str(word): word for word in known}
     parts = [part.strip() for part in text.split(",")]
     if unknown := [part for part in parts if part not in by_text]:
@@ -98,12 +98,12 @@ def words(text: str, option: str, known: Sequence[T]) -> tuple[T, ...]:
 
 
 def throttles(texts: Sequence[str] | None) -> list[tuple[str, Throttle]]:
-    """As they were written, and what they say, each once. Raises `ConfigError`."""
+    """Distinct throttles, each as written and as parsed. Raises `ConfigError`."""
     return [(text, parse_throttle(text)) for text in dict.fromkeys(texts or ())]
 
 
 class Clock:
-    """How long a benchmark will take: steps of several kinds, each of which takes as long as it did the last time."""
+    """Estimates the remaining time of a benchmark. Each kind of step is assumed to take as long as it did last time."""
 
     def __init__(self, kinds: int, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._took_s: list[float | None] = [None] * kinds
@@ -113,19 +113,19 @@ class Clock:
         self._at = (0, 0)
 
     def begin(self, turn: int, kind: int) -> None:
-        """A step begins, and the one before it has ended."""
+        """Note that a step begins and that the previous one has ended."""
         now_s = self._clock()
         if (turn, kind) != self._at:
             self._took_s[self._at[1]] = now_s - self._begun_s
         self._at, self._begun_s = (turn, kind), now_s
 
     def done(self, turn: int, kind: int, part: float = 0.0) -> float:
-        """The share of all steps that is done: those before this one, and `part` of it."""
+        """The fraction of all steps that is done: the steps before this one plus `part` of this one."""
         kinds = len(self._took_s)
         return (turn * kinds + kind + part) / (self._rounds * kinds)
 
     def left_s(self) -> float | None:
-        """Seconds to the end; None: nothing is known yet."""
+        """Seconds to the end; None if no step has been timed yet."""
         known = [took_s for took_s in self._took_s if took_s is not None]
         if not known:
             return None
@@ -136,12 +136,12 @@ class Clock:
 
 
 Show = Callable[[str, float, "float | None"], None]
-"""Shows what is being done, the share that is done, and the seconds that are left."""
+"""Shows the current activity, the fraction done, and the seconds left."""
 
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Show]:
-    """A bar on a terminal, a line every few seconds elsewhere."""
+    """A progress bar on a terminal; elsewhere, a line every few seconds."""
     if not console.is_terminal:
         yield _line_printer(console)
         return
@@ -156,7 +156,7 @@ def shown_progress(console: Console) -> Iterator[Show]:
 
 
 def copying(show: Show, interrupted: Event) -> Callable[[int, int], None]:
-    """Shows how many objects of how many are copied; raises `KeyboardInterrupt` once the user has interrupted."""
+    """Shows how many objects have been copied. Raises `KeyboardInterrupt` once the user has interrupted."""
 
     def copied(done: int, total: int) -> None:
         if interrupted.is_set():
@@ -197,7 +197,7 @@ def give_plan(name: str, source: Source, configurations: int, runs: int) -> None
 
 
 def failure_of(measure: Callable[[], None]) -> EsspError | None:
-    """Measure; gives the error that ended it early, if one did: what was measured before is not lost by it."""
+    """Measure, and return the error that ended it early, if any, so that earlier measurements are not lost."""
     try:
         measure()
     except EsspError as error:
@@ -206,10 +206,10 @@ def failure_of(measure: Callable[[], None]) -> EsspError | None:
 
 
 def conclude(results: Results, as_json: bool, files: Sequence[WriteFile], failure: EsspError | None) -> None:
-    """Print the results to stdout, then write the files, each whatever became of the others.
+    """Print the results to stdout, then write each file even if another one fails.
 
-    `failure`: what ended the measurement early. Raises it, or else the error of the first file that could not be
-    written, or `typer.Exit` if the measurement was interrupted.
+    `failure`: the error that ended the measurement early. Raises that error, else the error of the first file that
+    could not be written, else `typer.Exit` if the measurement was interrupted.
     """
     if results.rows:
         _print(results, as_json)
@@ -235,7 +235,7 @@ def files_of(
     traces: Trace | None,
     accesses: Accesses | None,
 ) -> list[WriteFile]:
-    """What writes the files that were asked for. Without results there is nothing to draw."""
+    """Writers for the requested files. Without results there is nothing to plot."""
     files: list[WriteFile] = []
     if plot is not None and results.rows:
         files.append(lambda: _draw(plot, draw))
@@ -250,7 +250,7 @@ def _draw(plot: Path, draw: Callable[[], bytes]) -> None:
 
 
 def _print(results: Results, as_json: bool) -> None:
-    """The table and what follows from it, or JSON."""
+    """Print the table and its conclusions, or JSON."""
     if as_json:
         typer.echo(results.json())
     else:
@@ -261,7 +261,7 @@ def _print(results: Results, as_json: bool) -> None:
 
 
 def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:
-    """Name the first samples that were left out, and how many files `--cold` could not evict."""
+    """Name the first samples that were left out, and the number of files `--cold` could not evict."""
     lines = [f"left out {one.name}: {one.why}" for one in damaged.values()]
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = [f"... {len(damaged)} in all"]
@@ -272,10 +272,10 @@ def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: in
 
 
 def traced_folders(places: Sequence[Storage]) -> list[str]:
-    """Those on whose disks a trace has to look."""
+    """The folders whose disks a trace watches."""
     return sorted({str(Path(path).parent) for place in places for path in place.files})
 
 
 def noted(place: Storage, accesses: Accesses) -> Storage:
-    """A storage each access to which is noted."""
+    """The storage with every access recorded."""
     return replace(place, source=place.source.through(lambda store: NotedStore(store, accesses)))

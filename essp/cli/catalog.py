@@ -83,12 +83,12 @@ def build_command(
 ) -> None:
     """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
 
-    SOURCE holds class folders (with split folders around them or not), is a CSV file with the columns path, label,
-    split, group and start_s, end_s or start_frame, end_frame, or is a data set as its authors publish it: UCF-101,
-    HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text),
-    shards of webdataset (tar), a folder of LeRobot v3 (lerobot://PATH). What it was taken for is printed first. Videos
-    of one group stay together where validation videos are set aside. Running it again reads only what is new or
-    changed; after an interruption it goes on where it stopped.
+    SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
+    label, split, group and start_s, end_s or start_frame, end_frame; or a published data set: UCF-101, HMDB51, KTH,
+    Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset
+    shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
+    together when validation videos are set aside. Running the command again reads only new and changed files; after an
+    interruption it continues where it stopped.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
     options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
@@ -129,7 +129,7 @@ def show_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     problems: Annotated[bool, typer.Option(help="List every video that cannot be used, with the reason.")] = False,
 ) -> None:
-    """Print what is in a catalog: classes, splits, hours, codecs, sizes, GOP lengths, problems."""
+    """Print the contents of a catalog: classes, splits, hours, codecs, sizes, GOP lengths, problems."""
     store, key = Stores(Settings().stores).resolve(as_uri(catalog))
     summary = summarize(read_catalog(store, key, COLUMNS), _EVERY_PROBLEM if problems else 3)
     if as_json:
@@ -155,7 +155,7 @@ def _closing(built: Built, out: str) -> str:
 
 
 def _show(console: Console, summary: Summary) -> None:
-    """The figures as tables."""
+    """Print the figures as tables."""
     console.print(Text.assemble((summary.source or "catalog", "bold"), f": {_amount(summary.usable)}"), soft_wrap=True)
     left = summary.rows - summary.usable.videos
     if left:
@@ -183,7 +183,7 @@ def _show_usable(console: Console, summary: Summary) -> None:
 
 
 def _seekable(count: int, videos: int) -> str:
-    """Whether a clip costs the frames around it, or the file from its beginning."""
+    """Whether a clip needs only the frames around it decoded, or the file from its beginning."""
     if count:
         return f"{count} of {counted(videos, 'video')} can be entered at keyframes"
     return "no video can be entered at a keyframe: each is decoded from its beginning, which is slow for long ones"
@@ -204,7 +204,7 @@ def _splits(summary: Summary) -> Table:
 
 
 def _groups(summary: Summary) -> Iterator[str]:
-    """How many groups there are, and a warning where the splits cut through some."""
+    """The number of groups, and a warning if a group is in several splits."""
     if not summary.groups:
         return
     counts = ", ".join(f"{count} in {name or '(none)'}" for name, count in summary.groups.items())

@@ -1,4 +1,4 @@
-"""`essp catalog check`: what is wrong with the videos of a catalog, on the terminal and as a page."""
+"""`essp catalog check`: problems of the videos of a catalog, on the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def check_command(
     ] = TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print every finding as JSON.")] = False,
 ) -> None:
-    """Look for what is wrong with the videos of CATALOG: decode each once, and write a page of what was found.
+    """Look for problems in the videos of CATALOG: decode each once, and write a page of the findings.
 
     It finds wrong frame counts, damage, copies and near-duplicates (above all between splits), groups in several
-    splits, cuts, black and frozen stretches, missing keyframes, variable rates, odd sizes, uneven classes and videos
-    shorter than a clip. Interrupted, it shows what it has found, and the same command goes on from there. The exit
-    status is 1 if there are errors: findings that make results wrong.
+    splits, cuts, black and frozen stretches, missing keyframes, variable frame rates, odd sizes, uneven classes, and
+    videos shorter than a clip. If interrupted, it shows the findings so far, and the same command continues from there.
+    The exit status is 1 if there are errors: findings that make results wrong.
     """
     if limit is not None and sample is not None:
         raise typer.BadParameter("--limit and --sample exclude each other")
@@ -103,7 +103,7 @@ def _figures(report: Report, page: str) -> dict[str, object]:
 
 
 def _show(console: Console, report: Report) -> None:
-    """A line for each kind, and below them what to do."""
+    """A line for each kind of finding, followed by the remedies."""
     how = "" if report.decoded else ", packets only"
     told = f" of {report.videos_total} videos checked, {report.files} files read{how}"
     console.print(Text.assemble((str(report.videos), "bold"), told))

@@ -108,7 +108,7 @@ def verify_command(
 ) -> None:
     """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged.
 
-    What a running job is writing, or removes meanwhile, is passed over.
+    Checkpoints that a running job is writing or removing at the same time are skipped.
     """
     store = _store(output)
     found = listed(store, trainer)
@@ -148,7 +148,7 @@ def diff_command(
     trainer: TrainerOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say how far each tensor of the weights moved between two checkpoints of a trainer."""
+    """Say how much each tensor of the weights changed between two checkpoints of a trainer."""
     from essp.checkpoints.difference import difference  # it loads torch
 
     store = _store(output)
@@ -200,10 +200,10 @@ def export_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a model into fewer bytes: exact, or with weights of few bits.
+    """Write a smaller copy of a model: an exact one, or one with weights of few bits.
 
-    Eight bits with a range for each channel are a quarter of the size, and hardly change an answer; fewer bits, or one
-    range for more, change many: --check says how many. The copy works wherever a model does.
+    Eight bits with a range for each channel take a quarter of the size and hardly change an answer. Fewer bits, or one
+    range for more than a channel, change many; --check counts them. The copy works wherever a model does.
     """
     if form != "essp":
         if bits or check:
@@ -281,7 +281,7 @@ def _export_programs(
 
 
 def _frame(text: str) -> tuple[int, int] | None:
-    """`256x340`."""
+    """Parse `256x340` into height and width. Raises `ConfigError`."""
     if not text:
         return None
     height, _, width = text.partition("x")
@@ -291,7 +291,7 @@ def _frame(text: str) -> tuple[int, int] | None:
 
 
 def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:
-    """What both models say of these videos."""
+    """Compare the predictions of both models on these videos."""
     from essp.api.prediction import predict
 
     pairs = list(zip(predict(videos, model), predict(videos, copy), strict=True))
@@ -313,7 +313,7 @@ def _store(output: str) -> ObjectStore:
 
 
 def _the(trainer: str, store: ObjectStore) -> str:
-    """The trainer that is meant."""
+    """The trainer that the option names, or the only one. Raises `NotFound` or `ConfigError`."""
     there = trainers(store)
     if not there:
         raise NotFound(f"{store.uri('trainers')} holds no checkpoint of a training; give the output of a training job")

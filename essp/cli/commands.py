@@ -1,7 +1,7 @@
-"""Every command of `essp`: where it is, what it is for, and how it is called.
+"""Every command of `essp`: where it is implemented, what it is for, and examples.
 
-The table alone makes up `essp --help` and the completion of names, so that neither loads a service. Examples are shown
-at the end of each command's own help, those of sub-commands under the names of both.
+This table alone produces `essp --help` and the completion of names, so neither loads a service. Examples are shown at
+the end of each command's own help; examples of sub-commands are stored under both names.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the first level."""
+    """A top-level command."""
 
     target: str
-    """`module:attribute`: its function, or the app of its sub-commands."""
+    """`module:attribute` of its function, or of the app of its sub-commands."""
     summary: str
 
 

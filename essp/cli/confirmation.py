@@ -15,14 +15,14 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str) -> None:
-    """Return if the answer is yes. Raises `Abort` if it is no, and `ConfigError` if there is no terminal."""
+    """Return if the user agrees. Raises `Abort` if not, and `ConfigError` if there is no terminal."""
     try:
-        with redirect_stdout(sys.stderr):  # it writes the blank behind its question there
+        with redirect_stdout(sys.stderr):  # Typer writes the blank after its question to stdout
             agreed = typer.confirm(question, err=True)
     except typer.Abort as error:
         if sys.stdin.isatty():
             raise
-        typer.echo(err=True)  # ends the line of the question
+        typer.echo(err=True)  # end the line of the question
         raise ConfigError(
             "cannot ask for confirmation without a terminal; add --yes", field="--yes", code="missing"
         ) from error
@@ -31,7 +31,7 @@ def confirm(question: str) -> None:
 
 
 def ask_for(other: OfAnotherJob, yes: bool) -> None:
-    """Ask whether the output of another job may go. Raises as `confirm` does."""
+    """Ask whether the output of another job may be removed. Raises as `confirm` does."""
     if not yes:
         typer.echo(str(other).partition("; choose")[0], err=True)
         confirm(f"Remove the output of job {other.job}?")

@@ -1,8 +1,8 @@
 """Where commands print tables and texts.
 
-On a terminal they are as wide as it is. Elsewhere, in a pipe or a file, nothing is wrapped or cut: programs read paths
-and ids out of the lines. `COLUMNS` sets a width. Brackets are brackets, and `:100:` is no picture, since names of
-videos and classes have both: what has a style is a `Text`.
+On a terminal, output is as wide as the terminal. In a pipe or a file, lines are neither wrapped nor cut, because
+programs read paths and ids out of them; `COLUMNS` sets a width. Markup and emoji codes are off, because names of videos
+and classes may contain brackets and `:100:`; styled text uses `Text`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _UNBROKEN = 10_000
 
 
 def open_console(stderr: bool = False) -> Console:
-    """Stdout or stderr."""
+    """A console on stdout or stderr."""
     found = Console(stderr=stderr, markup=False, emoji=False)
     if not found.is_terminal and not os.environ.get("COLUMNS"):
         found.width = _UNBROKEN

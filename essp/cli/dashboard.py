@@ -1,4 +1,4 @@
-"""What the terminal shows of a job that runs, and of one that ended: pure functions from `JobStatus` to renderables."""
+"""What the terminal shows of a running job and of a finished one: pure functions from `JobStatus` to renderables."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _STATE_STYLE = {
 }
 _BAR_WIDTH = 28
 _CHANGES = 2
-"""So many of the newest are shown."""
+"""How many of the newest changes are shown."""
 _STARVED = 0.2
-"""A trainer that waits for more of its time than this is drawn as starved."""
+"""A trainer that waits for data for more than this share of its time is drawn as starved."""
 _PREDICTED = {"video": "VIDEO", "record": "IMAGE"}
 _SHORT = {"validation": "val.", "test": "test"}
 _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
 
 def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
-    """The live view: how far the job is, who does what, and what comes out. Fits 80 columns and 24 lines.
+    """The live view: progress, workers and results. Fits 80 columns and 24 lines.
 
-    `expand`: as wide as the console; else as wide as what it shows.
+    `expand`: fill the width of the console; otherwise use only the width needed.
     """
     parts: list[RenderableType] = [_gauges(status)]
     if status.pools:
@@ -92,7 +92,7 @@ def _change(change: ChangeStatus) -> str:
 
 
 def results(status: JobStatus) -> RenderableType:
-    """What came of it: figures of each stream and of their fusion, where they lie, what could not be used."""
+    """The results: metrics of each stream and of their fusion, where they are stored, and failures."""
     parts = _outcome(status)
     parts += [Text(f"{t.name} {t.stopped.words}") for t in status.trainers if t.stopped]
     if status.failures:
@@ -107,7 +107,7 @@ def results(status: JobStatus) -> RenderableType:
 
 
 def _outcome(status: JobStatus) -> list[RenderableType]:
-    """The figures of a job that is complete, and where they lie."""
+    """The metrics of a completed job, and where they are stored."""
     parts: list[RenderableType] = []
     if status.result is None:
         return parts
@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
 
 
 def _gauges(status: JobStatus) -> RenderableType:
-    """A bar and its figures on each line; where it is narrow, the bars give way."""
+    """One bar with its figures per line; on a narrow terminal, the bars shrink first."""
     grid = Table.grid(Column(max_width=_BAR_WIDTH), Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
     progress, cache, credits = status.progress, status.cache, status.credits
     share = progress.done / progress.total if progress.total else 0.0
@@ -195,10 +195,10 @@ def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
 
 
 def _place(trainer: TrainerStatus) -> str:
-    """`val. 3`: short, as the table has to fit into 80 columns."""
+    """`val. 3`: short, because the table must fit into 80 columns."""
     if trainer.final:
         return "done"
-    if trainer.purpose is None:  # it has said nothing since the job was started
+    if trainer.purpose is None:  # it has not reported since the job was started
         return "starts"
     return f"{_SHORT.get(trainer.purpose, trainer.purpose)} {trainer.epoch + 1}"
 

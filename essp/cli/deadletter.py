@@ -1,7 +1,7 @@
 """`essp deadletter`: list the messages that could not be processed, and replay them.
 
 Dead letters are on the bus (ESSP_BUS), or, for a job that `essp run` ran, in the job's output (`--from`). Exit codes
-are those of `essp`; `replay` exits with 4 if it published no message.
+are the same as for `essp`; `replay` exits with 4 if it published no message.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def show(
     origin: From = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: the whole reason, and the seed that could not be made."""
+    """Show one dead letter: the whole reason, and the seed that could not be processed."""
     with _store(origin) as store:
         entry = next(_chosen(store.entries(), Filter(ids=(identity,))))
     if as_json:

@@ -1,11 +1,11 @@
-"""`essp demo`: the whole journey on a labelled set that it makes itself.
+"""`essp demo`: the whole journey on a labelled video set that it generates.
 
     DIR/videos/           the set: real encoded files (essp/demo/dataset.py)
     DIR/catalog.parquet   facts about them
     DIR/job.yaml          the job, to read and to change
     DIR/run/              checkpoints, fused model, report
 
-Running it again goes on where it stopped.
+Running it again continues where it stopped.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the video set.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
 ) -> None:
-    """Make a labelled video set, train two streams on it, fuse them, and classify videos that none of them has seen.
+    """Make a labelled video set, train two streams on it, fuse them, and classify videos that neither stream has seen.
 
-    The classes are pairs of a texture and a motion: one frame tells only the texture, optical flow only the motion.
+    The classes are pairs of a texture and a motion: a single frame shows only the texture, optical flow only the
+    motion.
     """
     directory = Path(os.path.abspath(os.path.expanduser(directory)))
     path = directory / "job.yaml"
     text = job_text(as_uri(str(directory)), epochs, clips_per_epoch)
-    spec = parse_spec(text, str(path))  # says what is wrong before minutes go into videos
+    spec = parse_spec(text, str(path))  # report errors before spending minutes on videos
     console = open_console(stderr=True)
     videos = directory / "videos"
     try:
@@ -88,7 +89,7 @@ def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> N
 
 
 def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None:
-    """Classify one video of each of the first classes of the test split, as `essp predict` does."""
+    """Classify one video of each of the first few classes of the test split, as `essp predict` does."""
     first = (next(iter(sorted((videos / "test" / name).iterdir()))) for name in sorted(CLASSES)[:_SHOWN])
     unseen = [shown(as_uri(str(video))) for video in first]
     uri = as_uri(str(model))
@@ -101,7 +102,7 @@ def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None
 
 
 def _account(directory: Path, status: JobStatus, console: Console) -> None:
-    """What lies on the disk now, by what it is; anything that is none of these would be intermediate."""
+    """What is on the disk now, by kind; everything else counts as intermediate files."""
     kinds = {"videos": "videos", "catalog.parquet": "catalog", "job.yaml": "job", "run": "checkpoints, model, report"}
     sizes = dict.fromkeys([*kinds.values(), "intermediate files"], 0)
     for file in directory.rglob("*"):
@@ -117,7 +118,7 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
 
 
 def _saved(decoded: int, trainers: int) -> str:
-    """How much decoding sharing has saved, from the counts of the decoder's processes in this run."""
+    """How much decoding was saved by sharing, from the decoder process counters of this run."""
     shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
     apart = trainers * (decoded + skipped + shared)
     saved = percent(1 - decoded / apart, 0)

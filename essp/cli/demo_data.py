@@ -2,7 +2,7 @@
 
     URI/videos/            the set: real encoded files (essp/demo/dataset.py)
     URI/catalog.parquet    all of them, for training
-    URI/unseen.parquet     those of the test split, for prediction
+    URI/unseen.parquet     the test split, for prediction
     OUT/train.yaml         the jobs, for `essp job start`
     OUT/predict.yaml
 
@@ -49,7 +49,7 @@ def main(
     _check_catalog(f"{root}/catalog.parquet", f"{root}/videos", Stores(stores))
     _check_catalog(f"{root}/unseen.parquet", f"{root}/videos/test", Stores(stores))
     with TemporaryFolder("demo") as folder:
-        made = make_dataset(f"{folder}/videos", videos_per_class)  # whoever makes them locks their folder
+        made = make_dataset(f"{folder}/videos", videos_per_class)  # built elsewhere: make_dataset locks its folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
         for path in files:
             store.put_file(str(path.relative_to(made)), str(path))
@@ -64,10 +64,10 @@ def main(
 
 
 def _check_job(path: Path) -> None:
-    """Raises `ConfigError` for a file that another program or a person has written."""
+    """Raises `ConfigError` if the file was written by another program or by hand."""
     try:
         text = path.read_text("utf-8", "replace") if path.exists() else MARKS[0]
-    except OSError:  # said when it is written
+    except OSError:  # reported when it is written
         return
     if not text.startswith(MARKS):
         raise ConfigError(
@@ -78,7 +78,7 @@ def _check_job(path: Path) -> None:
 
 
 def _check_catalog(uri: str, source: str, stores: Stores) -> None:
-    """Raises `ConfigError` for what is no catalog of the demonstration's videos."""
+    """Raises `ConfigError` if something other than a catalog of the demonstration's videos is at `uri`."""
     store, key = stores.resolve(uri)
     try:
         found = read_catalog(store, key, ()).source

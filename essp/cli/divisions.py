@@ -40,7 +40,7 @@ Folds = Annotated[
 
 
 def divisions_of(spec: JobSpec, splits: str | None, folds: str | None, stores: Stores) -> tuple[Division, ...]:
-    """The jobs that the options ask for; none: neither is given. Raises `ConfigError`."""
+    """The jobs that the options ask for; empty if neither is given. Raises `ConfigError`."""
     if splits is not None and folds is not None:
         raise ConfigError("give one of --splits and --folds, not both", code="conflict")
     if splits is not None:
@@ -49,14 +49,14 @@ def divisions_of(spec: JobSpec, splits: str | None, folds: str | None, stores: S
 
 
 def option_of(splits: str | None, folds: str | None) -> str:
-    """The option as it was given, for messages."""
+    """The option as given on the command line, for messages."""
     return f" --folds {folds}" if splits is None else f" --splits {splits}"
 
 
 def checked(
     divisions: Sequence[Division], stores: Stores, fresh: bool, yes: bool, declared: Declared
 ) -> list[Preflight]:
-    """What is known of each job before any begins. Raises as `preflight_asking`, naming the division."""
+    """Preflight every job before the first one begins. Raises as `preflight_asking` does, naming the division."""
     found = []
     for division in divisions:
         try:
@@ -76,9 +76,11 @@ def run_all(
     again: str,
     run: Callable[[JobSpec], JobStatus],
 ) -> None:
-    """Run the jobs that have not ended, one after the other; then the figures of all. `ready`: what is known of
-    each (`checked`). `again`: the command to go on with. Leaves as `essp run` does where a job was interrupted or has
-    failed."""
+    """Run the jobs that have not ended, one after the other, then show the figures of all.
+
+    `ready`: the preflight of each (see `checked`). `again`: the command that continues. Exits as `essp run` does if a
+    job was interrupted or failed.
+    """
     for number, (division, found) in enumerate(zip(divisions, ready, strict=True), 1):
         ended = not fresh and has_ended(division, found.resume.manifests, stores)
         typer.echo(f"{number} of {len(divisions)}: {division.name}{', which has ended' if ended else ''}", err=True)
@@ -102,7 +104,7 @@ def run_all(
 
 
 def show(found: Outcomes, console: Console) -> None:
-    """The figure that each division is judged by, its mean and standard deviation."""
+    """The metric by which each division is judged, its mean and standard deviation."""
     metric = found.judged_by
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(f"{NAMES[metric]}, {found.split}", overflow="fold")
@@ -118,5 +120,5 @@ def show(found: Outcomes, console: Console) -> None:
 
 
 def command_again(job: Path, option: str, epochs: int | None) -> str:
-    """The command that goes on with these divisions."""
+    """The command that continues with these divisions."""
     return f"essp run {job}{option}{'' if epochs is None else f' --epochs {epochs}'}"

@@ -77,7 +77,8 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
 
 
 def _all_at_once(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:
-    """The findings of all, in their order. Whoever presses Ctrl-C does not wait for a server that does not answer."""
+    """Run all examinations at once and return the findings in order. Daemon threads: Ctrl-C does not wait for a server
+    that does not answer."""
     found: list[list[Finding]] = [[] for _ in examinations]
 
     def examine(number: int) -> None:
@@ -116,7 +117,7 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
         found.append(fail(name, str(error), "check the server and its log"))
     except ModuleNotFoundError as error:
         found.append(fail(name, f"the package {error.name!r} is not installed", distribution.remedy(error)))
-    except Exception as error:  # noqa: BLE001  whatever is broken here, the other examinations tell what they found
+    except Exception as error:  # noqa: BLE001  one failed examination must not hide the results of the others
         what = f"the examination ended with {type(error).__name__}: {error}"
         found.append(fail(name, what, "repair what it names; if that is ESSP itself, report it"))
     return found

@@ -1,4 +1,4 @@
-"""`essp evaluate segments`: how well the segments that a model has found fit labels."""
+"""`essp evaluate segments`: how well the segments found by a model match labels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Compare what
 _RANGE = re.compile(r"([\d.]+):([\d.]+)(?::([\d.]+))?")
 _MOST_OVERLAPS = 1000
 _COLUMNS = 5
-"""Thresholds that the table shows; the mean is over all."""
+"""The number of thresholds that the table shows; the mean covers all of them."""
 _UNITS = {"s": "seconds", "frames": "frames"}
 
 
 @app.callback()
 def group() -> None:
-    """Compare what a model has found with labels."""
+    """Compare a model's results with labels."""
 
 
 @app.command("segments")
@@ -53,10 +53,11 @@ def segments(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Mean average precision of segments, as ActivityNet defines it.
+    """Compute the mean average precision of segments, as ActivityNet defines it.
 
-    A segment that was found is right if it overlaps a labelled one of its class by at least the threshold
-    (intersection over union in time), and no surer one has taken that. The mean is over the classes that are labelled.
+    A found segment is right if it overlaps a labelled segment of its class by at least the threshold (intersection over
+    union in time), and no segment with a higher score has already matched that label. The mean is over the classes that
+    have labels.
     """
     overlaps = _overlaps(iou)
     labelled, given = _read(read_labelled, truth), _read(read_found, found)
@@ -85,7 +86,7 @@ def segments(
 
 
 def _overlaps(text: str) -> tuple[float, ...]:
-    """Thresholds. Raises `ConfigError`."""
+    """Parse thresholds. Raises `ConfigError`."""
     try:
         if ranged := _RANGE.fullmatch(text):
             low, high, step = float(ranged[1]), float(ranged[2]), float(ranged[3] or 0.1)
@@ -113,7 +114,7 @@ def _read(read: Callable[[ObjectStore, str], SegmentList], uri: str) -> SegmentL
 
 
 def _notes(given: SegmentList, labelled: SegmentList, asked: SegmentList) -> list[str]:
-    """What may make the figures lower than they should be."""
+    """Reasons why the figures may be lower than they should be."""
     notes = []
     if strange := given.videos - labelled.videos:
         notes.append(
@@ -129,7 +130,7 @@ def _notes(given: SegmentList, labelled: SegmentList, asked: SegmentList) -> lis
 
 
 def _table(result: Evaluation) -> Table:
-    """The mean, then the classes, the best first."""
+    """The mean, followed by the classes, best first."""
     step = max(1, -(-(len(result.overlaps) - 1) // (_COLUMNS - 1))) if len(result.overlaps) > _COLUMNS else 1
     columns = list(range(0, len(result.overlaps), step))
     table = Table(

@@ -1,4 +1,4 @@
-"""`essp extractor`: list, describe and preview features, and run the worker that makes them."""
+"""`essp extractor`: list, describe and preview features, and run the worker that extracts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ParamOption = Annotated[list[str] | None, typer.Option(help="Parameter as name=v
 
 @app.command("ls")
 def list_features(as_json: JsonFlag = False) -> None:
-    """Every feature that is installed. One that does not load is listed with the reason."""
+    """List every installed feature. One that does not load is listed with the reason."""
     rows = [_row(name) for name in registry.names()]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -43,7 +43,7 @@ def list_features(as_json: JsonFlag = False) -> None:
 def describe_feature(
     name: Annotated[str, typer.Argument(help="The feature (`essp extractor ls`).")], as_json: JsonFlag = False
 ) -> None:
-    """What a feature is, its parameters with their defaults, and how many frames it needs."""
+    """Say what a feature is, its parameters with their defaults, and how many frames it needs."""
     declaration = registry.describe(name)
     if as_json:
         typer.echo(json.dumps(declaration, indent=2))
@@ -68,7 +68,8 @@ def preview(
     frames: Annotated[int, typer.Option(help="Frames shown in a video.", min=1)] = 60,
     short_side: Annotated[int, typer.Option(help="Frames are scaled to this short side.", min=8)] = 256,
 ) -> None:
-    """Draw a feature of a video below the frames it was made of: what the network will see, for choosing parameters."""
+    """Draw a feature of a video below the frames it was computed from: what the network will see, for choosing
+    parameters."""
     from essp.cli.feature_preview import Preview, write_preview
 
     params = dict(_parameter(text) for text in param or ())

@@ -1,4 +1,4 @@
-"""Previews of a feature: as a picture of a few frames, or as a video; each frame with its feature below it."""
+"""Previews of a feature, as a picture of a few frames or as a video; each frame has its feature below it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLUMNS = 5  # frames in a picture
 
 @dataclass(frozen=True)
 class Preview:
-    """What is shown."""
+    """What to show."""
 
     feature: str
     params: Mapping[str, Any]
@@ -40,8 +40,11 @@ class Preview:
 
 
 def write_preview(video: Path, out: Path, preview: Preview) -> str:
-    """Write the picture or the video. Returns how to read it; empty: it shows frames. Raises `ConfigError` for what
-    cannot be drawn, `BadVideo` for a bad file."""
+    """Write the picture or the video.
+
+    Returns how to read it; an empty text if it shows ordinary frames. Raises `ConfigError` for what cannot be drawn,
+    `BadVideo` for a damaged file.
+    """
     if out.suffix not in (".png", ".mp4"):
         raise ConfigError(f"{out}: a preview is a .png or an .mp4")
     extractor = registry.create(preview.feature, preview.params)
@@ -62,7 +65,7 @@ def write_preview(video: Path, out: Path, preview: Preview) -> str:
 
 
 def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
-    """`(count, H, W, 3)`, from the first frame shown; the last frame of the file repeats."""
+    """`(count, H, W, 3)` from the first frame shown; the last frame of the file is repeated as needed."""
     try:
         facts = probe(str(video))
     except BadVideo as error:
@@ -91,8 +94,11 @@ def _sheet(drawn: Sequence[Picture], clip: NDArray[np.uint8]) -> Picture:
 def _strips(
     preview: Preview, extractor: Extractor, layout: FeatureLayout, clip: NDArray[np.uint8], fullest: float
 ) -> Iterator[Picture]:
-    """One picture a frame. A stack of n fields serves n frames, so nothing is extracted twice. `fullest`: one scale for
-    the whole video, or it flickers."""
+    """One picture per frame.
+
+    A stack of n fields serves n frames, so nothing is extracted twice. `fullest`: one scale for the whole video, to
+    avoid flicker.
+    """
     needed = extractor.frames_needed()
     start = 0
     while start < preview.frames:
@@ -107,7 +113,7 @@ def _strips(
 def _drawn(
     extractor: Extractor, layout: FeatureLayout, clip: NDArray[np.uint8], array: NDArray[Any], fullest: float
 ) -> Drawing:
-    """The pictures of a feature, as large as the clip's; tracks are drawn on a frame."""
+    """The pictures of a feature, at the size of the clip; tracks are drawn on a frame."""
     height, width = clip.shape[1:3]
     if isinstance(extractor, Trajectories):
         return Drawing([_with_tracks(clip[0], extractor.paths(array))], "green: the path of a point; red: its end")
@@ -118,7 +124,7 @@ def _drawn(
 def _fitted(picture: Picture, height: int, width: int) -> Picture:
     if picture.shape[:2] == (height, width):
         return picture
-    # Enlarged pixel by pixel; where several numbers share a pixel, it has their mean.
+    # Enlarge with nearest neighbour; where several numbers share a pixel, show their mean.
     smaller = picture.shape[0] > height or picture.shape[1] > width
     kind = cv2.INTER_AREA if smaller else cv2.INTER_NEAREST
     return np.asarray(cv2.resize(picture, (width, height), interpolation=kind), np.uint8)

@@ -1,4 +1,4 @@
-"""`--fresh`: what an earlier job has left is removed, and before that people are told what goes, or asked."""
+"""`--fresh`: reports what an earlier job left before it is removed, or asks for confirmation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from essp_master.config import MasterSettings
 
 
 def preflight_asking(spec: JobSpec, stores: Stores, fresh: bool, yes: bool, declared: Declared) -> Preflight:
-    """As `preflight` of a job in this process; whether the output of another job may go is asked, unless it was said
-    before (`yes`)."""
+    """Run `preflight` for a job in this process. Ask before the output of another job is removed, unless `yes`."""
     asked = Asked(confirm=partial(ask_for, yes=yes))
     return preflight(spec, stores, fresh, declared, asked=asked, state=MasterSettings().state)
 
 
 def tell(found: Preflight) -> None:
-    """Say what goes."""
+    """Report what will be removed."""
     if found.removes is not None:
         typer.echo(f"--fresh removes {found.removes.words}", err=True)

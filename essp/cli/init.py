@@ -1,4 +1,4 @@
-"""`essp init`: a commented job file that fits a catalog, or a data set of records."""
+"""`essp init`: a commented job file that fits a catalog or a data set of records."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ _POOLED = """\
 """
 _VISITS = SamplingSpec(kind="pooled")
 _WORTH = 1.3
-"""Times fewer frames to decode, from which on `pooled` is proposed."""
+"""`pooled` is proposed if it decodes at least this many times fewer frames."""
 _BATCH = 32
-"""Clips, in what `trainer_text` writes."""
+"""Clips of a batch in the text of `trainer_text`."""
 _LEAST_BATCHES = 15
-"""Of an epoch: with the one or two that few videos make, 20 epochs are over before anything is learned."""
+"""Batches of an epoch. With the one or two batches of a few videos, 20 epochs end before anything is learned."""
 _LEAST_CLIPS = 96
 _LONGEST_NAME = 63
 _LONGEST_OF_FILE = 30
@@ -227,13 +227,13 @@ def _check_trainers(spec: JobSpec, catalog: Catalog) -> None:
     """Raises `ConfigError` for networks that cannot learn from these streams, as `essp validate` would."""
     try:
         job = resolve_on(catalog, spec, Declared(code=Settings().code))
-    except ConfigError:  # of its splits, which `essp validate` tells about
+    except ConfigError:  # from the splits; `essp validate` reports it
         return
     check(job)
 
 
 def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe | None = None) -> str:
-    """The job file for a catalog: of a recipe, or with frames by what the videos have, and crops of 7/8 of them."""
+    """The job file for a catalog: from a recipe, or with frame sizes that suit the videos and crops of 7/8 of them."""
     usable = catalog.view(None).rows
     if not len(usable):
         raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why", code="empty")
@@ -261,7 +261,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         "test": "test" if "test" in usable.names("split") else "null",
     }
     several = has_several_labels(usable)
-    if recipe is not None and not (recipe == "few" and several):  # what is solved for learns one class a clip
+    if recipe is not None and not (recipe == "few" and several):  # heads solved in closed form learn one class per clip
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
@@ -274,7 +274,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
     try:
         job = resolve_on(catalog, spec)
-    except ConfigError:  # of its splits, which `essp validate` tells about
+    except ConfigError:  # from the splits; `essp validate` reports it
         return text
     view = job.phases.view(0)
     if len(view) <= _VISITS.window:
@@ -295,7 +295,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
 
 
 def _trained(catalog: Catalog) -> int:
-    """How many videos the job trains on. 0: its splits are wrong, which `essp validate` tells about."""
+    """How many videos the job trains on. Zero if its splits are wrong, which `essp validate` reports."""
     try:
         return len(splits_of(catalog, DataSpec()).train)
     except ConfigError:
@@ -303,8 +303,11 @@ def _trained(catalog: Catalog) -> int:
 
 
 def _whole(model: str, short: int, several: bool, videos: int) -> dict[str, object]:
-    """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side.
-    `several`: videos have more than one label. `videos`: how many are trained on."""
+    """The fields of a job without a recipe: all layers of both networks learn.
+
+    `short`: the short side of the videos in pixels. `several`: videos have more than one label. `videos`: how many are
+    trained on.
+    """
     clips = "  # clips_per_epoch: 1000     # default: one for each training video\n"
     if 0 < videos < _LEAST_BATCHES * _BATCH:
         alone = counted(-(-videos // _BATCH), "batch")
@@ -324,7 +327,7 @@ def _whole(model: str, short: int, several: bool, videos: int) -> dict[str, obje
 
 
 def _few_of_labels(videos: int) -> dict[str, object]:
-    """The recipe for few videos that have several labels: both networks learn step by step."""
+    """The recipe for a few videos with several labels each: both networks learn in stages."""
     clips = max(_LEAST_CLIPS, 2 * videos)
     return {
         "stride": 2,
@@ -338,7 +341,7 @@ def _few_of_labels(videos: int) -> dict[str, object]:
 
 
 def _files_of(text: str) -> str:
-    """Which files of weights a job starts from, for the last line of the output; empty: none."""
+    """The weight files that a job starts from, for the last line of the output; empty if it uses none."""
     named = {trainer.weights for trainer in parse_spec(text).trainers.values() if trainer.weights}
     files = sorted(name for name in named if not name.startswith(PACKAGE))
     them = "it" if len(files) == 1 else "them"
@@ -346,13 +349,13 @@ def _files_of(text: str) -> str:
 
 
 def _name(uri: str, file: Path) -> str:
-    """The job's: that of the catalog, and of the file unless that says nothing."""
+    """The name of the job: the catalog's name, plus the file's unless that adds nothing."""
     data, own = _stem(uri, _LONGEST_NAME), _stem(str(file), _LONGEST_OF_FILE)
     return data if own in ("job", data) else f"{_stem(uri, _LONGEST_NAME - len(own) - 1)}-{own}"
 
 
 def _stem(path: str, most: int) -> str:
-    """A part of a name of a job: letters, digits and dashes, so many at most."""
+    """A valid part of a job name: lower-case letters, digits and dashes, at most `most` characters."""
     return re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:most].strip("-") or "job"
 
 
@@ -361,7 +364,7 @@ def _mebibytes(count: int) -> str:
 
 
 def _output(catalog_uri: str, name: str) -> str:
-    """Below this folder; of a catalog in an object store beside it, where other machines can reach it too."""
+    """Below the current folder; for a catalog in an object store, next to it, where other machines can reach it too."""
     if catalog_uri.startswith("file://"):
         return as_uri(f"runs/{name}")
     return f"{catalog_uri.rpartition('/')[0]}/runs/{name}"

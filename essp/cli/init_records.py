@@ -55,7 +55,7 @@ _TRAINER = """\
     augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
 """
 _LOOKED_AT = 64
-"""Images whose size is looked at."""
+"""The number of images whose size is examined."""
 SMALL = "small"
 _MIB = 2**20
 _BUDGET_MIB = 512
@@ -73,7 +73,7 @@ def reader_of(uri: str, stores: Stores) -> RecordReader | None:
 def records_text(
     reader: RecordReader, uri: str, file: str, name: str, output: str, model: str, sets: Mapping[str, str]
 ) -> str:
-    """The job file: image size by what the records have, crop 7/8 of it. `sets`: further fields of `data`.
+    """The job file: the image size suits the records, and the crop is 7/8 of it. `sets`: further fields of `data`.
 
     Raises `ConfigError` for records without labels.
     """
@@ -107,23 +107,24 @@ def records_text(
 
 
 def scalar(text: str) -> str:
-    """How YAML writes this text: in quotes where it would be taken for a number, a flag or more than text."""
+    """The YAML form of a text: quoted if it would be read as a number, a flag or more than a text."""
     return str(yaml.safe_dump(text, width=math.inf, allow_unicode=True)).removesuffix("...\n").rstrip("\n")
 
 
 def side_for(model: str, short: int) -> int:
-    """Pixels of the side of frames whose short side is so long, for a model."""
+    """The side in pixels of the frames for a model, given the short side of the videos in pixels."""
     return (min(short, 128 if model == SMALL else 256) // 16) * 16 or 16
 
 
 def trainer_text(model: str, side: int) -> str:
-    """A trainer on `rgb`, below its name: it learns all of a network, on crops of 7/8 of frames with this side."""
+    """The settings of a trainer on `rgb`, below its name: all layers of the network learn, on crops of 7/8 of the
+    side."""
     weights = f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else ""
     return _TRAINER.format(model=model, weights=weights, crop=max(8, side * 7 // 8))
 
 
 def _short_side(reader: RecordReader) -> int:
-    """The median of the shorter sides of some images."""
+    """The median of the shorter sides of some images, in pixels."""
     places = np.unique(np.linspace(0, len(reader) - 1, min(_LOOKED_AT, len(reader))).astype(np.int64))
     from essp.records.images import image_of  # it loads OpenCV, which catalogs do not need
 

@@ -1,4 +1,4 @@
-"""Ctrl-C as something that a command answers in order, wherever it was."""
+"""Ctrl-C as an event that a command handles in an orderly way."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible(message: str) -> Iterator[threading.Event]:
-    """Within this block the first Ctrl-C (or SIGTERM) says `message` and sets the event; the second ends the process
-    as ever. Only the main thread may enter it."""
+    """Within this block the first Ctrl-C (or SIGTERM) prints `message` and sets the event; the second ends the process
+    as usual. Only the main thread may enter it."""
     interrupted = threading.Event()
     with _first_signal(message, interrupted.set):
         yield interrupted
@@ -20,8 +20,8 @@ def interruptible(message: str) -> Iterator[threading.Event]:
 
 @contextmanager
 def leaving_at_once(message: str) -> Iterator[None]:
-    """Within this block, of which nothing is to be kept, the first Ctrl-C (or SIGTERM) says `message` and raises
-    `KeyboardInterrupt`, also while libraries are loaded. Only the main thread may enter it."""
+    """Within this block, whose work is not kept, the first Ctrl-C (or SIGTERM) prints `message` and raises
+    `KeyboardInterrupt`, even while libraries are loading. Only the main thread may enter it."""
 
     def leave() -> None:
         raise KeyboardInterrupt

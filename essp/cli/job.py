@@ -1,7 +1,7 @@
 """`essp job`: start, watch, change, pause, resume and stop jobs of a running master, over REST.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
-5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are the same as for `essp`, and also
+5: the token is missing, wrong, or lacks the permission; 7: `wait` timed out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ app.command()(dump)
 EXIT_FAILED, EXIT_TIMEOUT = 1, 7
 _LOOK_S = 1.0
 _PATIENCE_S = 600.0
-"""How long a master that has answered is waited for: it is restarted, or moves to another node."""
+"""How long to wait for a master that has answered before: it may be restarting or moving to another node."""
 _STREAM = "text/event-stream"
 _GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 
@@ -82,14 +82,15 @@ def start(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Start a job; one that has ended goes on from its checkpoints."""
+    """Start a job; one that has ended continues from its checkpoints."""
     spec = load_job(file, epochs)
     with options_named(epochs), connect(server, token) as client:
-        # What the file leaves out, the master fills in, from the model of a prediction for example.
+        # The master fills in what the file leaves out, for example from the model of a prediction.
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
             params |= _agreed(client, body, params, yes)
-        headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
+        # The key lets a lost answer be requested again without starting the job twice.
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
         answer = _retried(lambda: ask(client, "POST", "/v1/jobs", params=params, content=body, headers=headers))
         begun = JobStatus.model_validate(answer)
         if not wait_for_it:
@@ -101,8 +102,8 @@ def start(
 
 
 def _agreed(client: httpx.Client, body: str, params: dict[str, str], yes: bool) -> dict[str, str]:
-    """Say what a start with these parameters removes, or ask, if it is the output of another job; what to add to them
-    then."""
+    """Report what a start with these parameters removes, or ask if it is the output of another job. Returns the
+    parameters to add."""
     agreed: dict[str, str] = {}
     try:
         found = ask(client, "POST", "/v1/jobs:validate", params=params, content=body)
@@ -138,20 +139,20 @@ def list_jobs(
 
 @app.command()
 def get(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """Show all there is to know of a job."""
+    """Show everything about a job."""
     with connect(server, token) as client:
         _print(_get(client, name), as_json)
 
 
 @app.command()
 def pause(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """Issue nothing more until `resume`; what is in hand is finished."""
+    """Issue no more clips until `resume`; clips already issued are finished."""
     _act("pause", name, server, token, as_json)
 
 
 @app.command()
 def resume(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """Go on after a pause, as soon as there is room."""
+    """Continue a paused job as soon as there is room."""
     _act("resume", name, server, token, as_json)
 
 
@@ -163,13 +164,13 @@ def stop(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """End a job; its trainers save first, so it can be started again and goes on."""
+    """Stop a job; its trainers save first, so it continues from there when it is started again."""
     if not yes:
         confirm(f"Stop job {name}?")
     _act("stop", name, server, token, as_json)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})  # -5 is no option
+@app.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option
 def priority(
     name: Name,
     wanted: Annotated[int, typer.Argument(help="-1000 to 1000; jobs with a higher one go first.", min=-1000, max=1000)],
@@ -177,7 +178,7 @@ def priority(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give a job another priority in the queue of its team, also while it runs."""
+    """Change a job's priority in the queue of its team, even while it runs."""
     with connect(server, token) as client:
         answer = _retried(lambda: ask(client, "PUT", path_of("jobs", name, "/priority"), json={"priority": wanted}))
     _print(JobStatus.model_validate(answer), as_json)
@@ -200,11 +201,11 @@ def change(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change the learning rate and its schedule, or the strategies of fusion, of a job while it runs; or give it more
-    epochs, or a trainer more.
+    """Change a running job: its learning rates and their schedules, its fusion strategies, its number of epochs, or its
+    trainers.
 
-    Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs or trainers
-    they save and go on.
+    A new rate applies from the trainer's next update, and is kept when a stopped job resumes. To add epochs or
+    trainers, the trainers save and the job restarts from there.
     """
     document = placed_part(_changes(fields or [], {} if file is None else read_part(file)), Path.cwd())
     headers = {"Idempotency-Key": uuid.uuid4().hex}
@@ -221,7 +222,7 @@ def wait(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Wait until a job has ended: exit code 0 if it completed, 1 if not, 7 when time is up."""
+    """Wait until a job has ended: exit code 0 if it completed, 1 if not, 7 on timeout."""
     with connect(server, token) as client:
         _wait(client, name, timeout, as_json)
 
@@ -234,7 +235,7 @@ def events(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Follow what happens to a job until it has ended."""
+    """Follow the events of a job until it has ended."""
     with connect(server, token) as client:
         for event in _events(client, name, after):
             typer.echo(
@@ -243,7 +244,7 @@ def events(
 
 
 def _listed(jobs: Sequence[JobSummary]) -> Table:
-    """A row for each job; team, priority and reason where there are any."""
+    """A row for each job; columns for team, priority and reason only if a job has one."""
     teams, reasons = any(job.team for job in jobs), any(job.why for job in jobs)
     priorities = any(job.priority for job in jobs)
     table = Table(box=None)
@@ -265,7 +266,7 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
 
 
 def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
-    """What these fields say, beside the part of a job file that is in `document`. Raises `ConfigError`."""
+    """The changes of these fields, added to the part of a job file in `document`. Raises `ConfigError`."""
     if not fields and not document:
         raise ConfigError(
             "nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file",
@@ -290,14 +291,14 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "POST", path_of("jobs", name, f":{action}")))  # harmless twice
+        answer = _retried(lambda: ask(client, "POST", path_of("jobs", name, f":{action}")))  # safe to repeat
         _print(JobStatus.model_validate(answer), as_json)
 
 
 def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool, heard: bool = False) -> None:
-    """Wait until a job has ended, and tell how. `heard`: the master has answered just now.
+    """Wait until a job has ended, and report how. `heard`: the master has answered just now.
 
-    A master that has answered once may be restarted meanwhile; one that never has is perhaps not there at all.
+    A master that has answered once may be restarting; one that never has may not exist at all.
     """
     began_s = time.monotonic()
     deadline = None if timeout_s is None else began_s + timeout_s
@@ -329,14 +330,14 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
 
 
 def _course(status: JobStatus) -> Text:
-    """How far a job came that has ended, and how long that took."""
+    """How far a job that has ended came, and how long it took."""
     progress = status.progress
     clips = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips"
     return Text(f"{status.name} {status.state}: {clips} in {duration(status.elapsed_s)}")
 
 
 def _retried(ask: Callable[[], Any]) -> Any:
-    """What `ask` gives; once more where the answer was lost on the way."""
+    """The result of `ask`, called a second time if the answer was lost on the way."""
     try:
         return ask()
     except Unavailable:
@@ -356,7 +357,7 @@ def _print(status: JobStatus, as_json: bool) -> None:
 
 
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
-    """The events of a job, from its server-sent event stream; broken off, it is taken up again."""
+    """The events of a job from its server-sent event stream; a broken stream is resumed."""
     ended = False
     while not ended:
         try:
@@ -382,7 +383,7 @@ def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, A
 
 
 def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Event and data of each server-sent event; our events have one line of data each."""
+    """Event and data of each server-sent event; each of our events has a single line of data."""
     kind = ""
     for line in lines:
         field, _, value = line.partition(": ")

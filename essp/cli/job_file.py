@@ -1,4 +1,4 @@
-"""The job file that a command is given, and the option that changes what it says."""
+"""The job file argument of a command, and the option that overrides its epochs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Epochs = Annotated[
 
 
 _OPTIONS = {"epochs": "--epochs", "data.split_column": "--splits", "data.left_out": "--folds"}
-"""Field of a job -> the option that sets it."""
+"""Job field -> the option that sets it."""
 
 
 def options_named(
     epochs: int | None = None, splits: str | None = None, folds: str | None = None
 ) -> AbstractContextManager[None]:
-    """Have errors in this block name a field of the job by its option, if that is given."""
+    """Have errors raised in the `with` block name fields of the job by their options, if these are given."""
     given = zip(_OPTIONS.items(), (epochs, splits, folds), strict=True)
     return fields_named({field: option for (field, option), value in given if value is not None}, JobSpec)
 
 
 def load_job(path: Path, epochs: int | None = None) -> JobSpec:
-    """The job in a file. Raises `ConfigError`, one line for each field that is wrong.
+    """Read the job in a file. Raises `ConfigError`, with one line for each wrong field.
 
-    `epochs`: those to train in place of those in the file.
+    `epochs`: how many to train instead of the number in the file.
     """
     spec = read_job(path)
     if epochs is None:

@@ -1,6 +1,6 @@
-"""`essp job why`: what became of one clip. `essp job dump`: all that is known of a job, as one file for a bug report.
+"""`essp job why`: the story of one clip. `essp job dump`: everything known about a job, in one file for a bug report.
 
-Both read the history in the job's output, so they also work after the job has ended and where no master runs.
+Both read the history in the job's output, so they also work after the job has ended and without a master.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def why(
     token: rest.Token = "",
     as_json: rest.AsJson = False,
 ) -> None:
-    """What became of one clip: issued, decoded, lost, replaced, used by whom, and when."""
+    """Show the story of one clip: when it was issued, decoded, lost, replaced, and which trainers used it."""
     stores = Stores(Settings().stores)
     output, segments = _history_of(job, server, token, stores)
     story = story_of(segments, _purpose(purpose), epoch - 1 if purpose in ("train", "validation") else 0, index)
@@ -76,9 +76,9 @@ def dump(
     token: rest.Token = "",
     as_json: rest.AsJson = False,
 ) -> None:
-    """Write all that is known of a job into one file, for a bug report: its fields, status, history and audit.
+    """Write everything known about a job into one file, for a bug report: its fields, status, history and audit.
 
-    It has the names of videos, and no videos or weights.
+    The file contains names of videos, but no videos and no weights.
     """
     stores = Stores(Settings().stores)
     status = status_of(job, server, token)
@@ -105,7 +105,7 @@ def dump(
         for name, text in parts.items():
             if text:
                 archive.writestr(name, text)
-    with written(path), path.open("xb") as file:  # never over a file that is there, whosever it is
+    with written(path), path.open("xb") as file:  # "x": never overwrite an existing file
         file.write(packed.getvalue())
     if as_json:
         typer.echo(json.dumps({"file": str(path), "bytes": packed.tell()}))
@@ -123,9 +123,9 @@ def _history_of(job: str, server: str, token: str, stores: Stores) -> tuple[str,
 
 
 def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epoch: int, index: int) -> NotFound:
-    """The error, which says what the job has."""
+    """The error, which says which clips the job has."""
     runs = account_of(segments).runs
-    # Purposes of a later release have no name here.
+    # Purposes added by a later release have no name here.
     plans = [plan for run in runs for plan in run.snapshot.phases if plan.purpose in PURPOSES]
     clips = {phase_title(PURPOSES[plan.purpose], plan.epoch): plan.clips for plan in plans}
     epochs = {PURPOSES[plan.purpose]: plan.epoch + 1 for plan in sorted(plans, key=lambda plan: plan.epoch)}
@@ -143,7 +143,7 @@ def _purpose(word: str) -> PurposeName:
 
 
 def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> dict[str, str | int] | None:
-    """The clip that the plan has there; None if the catalog cannot be read any more."""
+    """The planned clip; None if the catalog can no longer be read."""
     snapshot = next(
         entry.started.snapshot
         for segment in reversed(segments)

@@ -1,4 +1,4 @@
-"""A job that is named to a command: one of a master, or the output of any."""
+"""A job named on the command line: a job of a master, or the output of any job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from essp_common.job.status import JobStatus
 
 
 def status_of(job: str, server: str, token: str) -> JobStatus | None:
-    """What the master says of a job of this name. None: it is an output, as a folder or URI. Raises `NotFound`, or
-    `Unavailable`, for what is neither."""
+    """The master's status of a job of this name; None if `job` is an output, given as a folder or URI. Raises
+    `NotFound` or `Unavailable` if it is neither."""
     if "://" in job or "/" in job or os.path.isdir(job):
         return None
     try:
@@ -24,5 +24,5 @@ def status_of(job: str, server: str, token: str) -> JobStatus | None:
 
 
 def no_history(output: str) -> NotFound:
-    """The error where an output has no history."""
+    """The error for an output without a history."""
     return NotFound(f"{output} holds no history of a job; give the output of one, or the name of a master's job")

@@ -1,4 +1,4 @@
-"""`essp logs`: what the workers and the master of an installation have logged lately, over REST."""
+"""`essp logs`: what the workers and the master of an installation have logged recently, over REST."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what workers log, of all pools in one place: the newest lines since the master began."""
+    """Show the logs of the workers of all pools: the newest lines since the master started."""
     only = {"job": job, "pool": pool, "worker": worker, "level": level.upper()}
     with connect(server, token) as client:
         found = ask(client, "GET", "/v1/logs", params={**only, "most": lines})
@@ -43,7 +43,7 @@ def main(
 
 
 def _followed(client: httpx.Client, only: dict[str, str], last: int) -> Iterator[dict[str, Any]]:
-    """New lines as they come. A master that does not answer is waited for."""
+    """New lines as they come. A master that does not answer is asked again until it does."""
     while True:
         time.sleep(_LOOK_S)
         try:

@@ -1,6 +1,6 @@
 """`essp`: the command line. Each command's module is loaded only when it is called.
 
-Exit codes are those that `essp --help` lists. Data goes to stdout, everything else to stderr.
+`essp --help` lists the exit codes. Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LazyGroup(TyperGroup):
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called. A name that there is not is answered with the one that was probably meant."""
+        """Resolve the command. For an unknown name, suggest the closest one."""
         name = args[0] if args else ""
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         if name and not name.startswith("-") and near and self.get_command(ctx, name) is None:
@@ -60,7 +60,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that is called. What is wrong with an option is said as of a field of a job."""
+        """Run the command. An invalid option is reported in the same words as a field of a job."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -72,7 +72,7 @@ class LazyGroup(TyperGroup):
             raise
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Names from the table: to load every command takes seconds."""
+        """Complete names from the table, because loading every command takes seconds."""
         known = {name: command for section in SECTIONS.values() for name, command in section.items()}
         names: dict[str, Any] = {name: TyperCommand(name, help=it.summary) for name, it in known.items()}
         group = TyperGroup(name=self.name, commands=names, params=self.params)
@@ -91,7 +91,7 @@ class LazyGroup(TyperGroup):
 
 @cache
 def _load(name: str, target: str) -> Any:
-    """The command, made once: a call asks for it twice."""
+    """The command, created once, because a call asks for it twice."""
     module_name, _, attribute = target.partition(":")
     with distribution.needs_extra(f"essp {name}"):
         found = getattr(import_module(module_name), attribute)
@@ -99,7 +99,7 @@ def _load(name: str, target: str) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(name)(found)
         found = single
-    found.rich_markup_mode = None  # plain help: it fits a narrow terminal, a pipe and a text file alike
+    found.rich_markup_mode = None  # plain help: it fits a narrow terminal, a pipe and a text file
     command = typer.main.get_command(found)
     command.name = name
     _explain(command, name)
@@ -107,9 +107,9 @@ def _load(name: str, target: str) -> Any:
 
 
 def _explain(command: Any, path: str) -> None:
-    """Give a command, and those below it, arguments in capitals and its examples; those below, a summary each."""
+    """Give a command and its sub-commands metavars in capitals and examples, and each sub-command a summary."""
     for name, inner in getattr(command, "commands", {}).items():
-        inner.short_help = _first_sentence(inner.help or "")  # whole: it is cut after some words otherwise
+        inner.short_help = _first_sentence(inner.help or "")  # the whole sentence; typer would cut it after some words
         _explain(inner, f"{path} {name}")
     for parameter in command.params:
         if parameter.param_type_name == "argument":
@@ -144,18 +144,19 @@ def _options(
 
 
 def main() -> None:
-    """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
+    """Run `essp`. An error that ESSP raises on purpose becomes one message and an exit code."""
     _fill_standard_streams()
     _take_any_name()
     collect_rarely()
     try:
         _need_a_folder()
-        with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):  # also of what a command loads later
+        # Also covers modules that a command loads later.
+        with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):
             app()
     except EsspError as error:
         typer.echo(f"essp: {error}; {_MAKE_ROOM}" if isinstance(error, StorageFull) else f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
-    except OSError as error:  # of stdout, or of a file that a command writes by itself
+    except OSError as error:  # from stdout, or from a file that a command writes directly
         if error.errno not in _DISK_ERRORS:
             raise
         typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)
@@ -165,8 +166,11 @@ def main() -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Where a standard stream is closed (`essp run job.yaml 2>&-`), the next file that is opened has its number, and
-    what a library says of a video would be written into that."""
+    """Open `/dev/null` for every closed standard stream (`essp run job.yaml 2>&-`).
+
+    Otherwise the next opened file gets its number, and a library's messages about a video would be written into that
+    file.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -175,13 +179,13 @@ def _fill_standard_streams() -> None:
 
 
 def _take_any_name() -> None:
-    """What the encoding of a locale has no letters for is printed as escapes: a name in a table breaks no command."""
+    """Print characters that the locale cannot encode as escapes, so that a name in a table does not break a command."""
     if isinstance(sys.stdout, TextIOWrapper) and (sys.stdout.errors == "strict" or sys.stdout.encoding != "utf-8"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _need_a_folder() -> None:
-    """Libraries die of a working folder that is gone, each in its own way."""
+    """Check that the working folder exists. Libraries fail without it, each in its own way."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`essp plan`: how many workers a job needs, and where the bottleneck is, from a few seconds of the job itself."""
+"""`essp plan`: how many workers a job needs, and its bottleneck, from running the job for a few seconds."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def main(
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Say how many decoders and extractors a job needs, what it moves, and which part is the bottleneck.
+    """Say how many decoders and extractors a job needs, how much data it moves, and which part is the bottleneck.
 
-    The job runs in this process for some seconds, in a temporary folder, to see what a clip costs in each part. Then
-    clips are sent through the pools of a simulated machine or cluster. Nothing is kept of the run.
+    The job runs in this process for some seconds, in a temporary folder, to measure the cost of a clip in each part.
+    Then clips are sent through the pools of a simulated machine or cluster. Nothing of the run is kept.
     """
     spec = load_job(job, None)
     if not spec.trainers:

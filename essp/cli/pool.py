@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command("ls")
 def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """List pools: sizes, what the autoscaler makes of them, and why."""
+    """List pools: sizes, the autoscaler's targets, and their reasons."""
     with connect(server, token) as client:
         pools = ask(client, "GET", "/v1/pools")
     if as_json:
@@ -60,7 +60,7 @@ def reset_pool(
     server: Server = SERVER,
     token: Token = "",
 ) -> None:
-    """Forget what `essp pool set` said: the pool gets the bounds that it was made with."""
+    """Undo `essp pool set`: the pool gets its original bounds back."""
     with connect(server, token) as client:
         ask(client, "DELETE", path_of("pools", name))
     typer.echo(f"{name}: the bounds that it was made with", err=True)
@@ -68,7 +68,7 @@ def reset_pool(
 
 @app.command()
 def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """What was done to pools, and why; oldest first."""
+    """Show what was done to pools and why, oldest first."""
     with connect(server, token) as client:
         for event in ask(client, "GET", "/v1/pools/events"):
             typer.echo(

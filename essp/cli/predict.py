@@ -1,7 +1,7 @@
-"""`essp predict`: classify videos with a trained model, and pictures with one of clips of one frame.
+"""`essp predict`: classify videos with a trained model, or pictures with a model for single-frame clips.
 
-Answers go to stdout; a video that cannot be used is reported with the reason, the others are classified, and the exit
-code is 1.
+Answers go to stdout. A video that cannot be used is reported with the reason; the others are still classified, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPTIONS = {
     "predictor.highlight.weight": "--highlight",
     "predictor.highlight.floor": "--floor",
 }
-"""What this command calls the fields of its job."""
+"""Job field -> its name in this command."""
 
 
 def main(
@@ -62,7 +62,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
-    """Classify videos, or pictures where the model was trained on clips of one frame."""
+    """Classify videos, or pictures if the model was trained on single-frame clips."""
     look = Look(segments, None if every is None else _seconds(every), highlight, floor)
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
@@ -79,13 +79,13 @@ def main(
 def classify_watched(
     videos: Sequence[str], model_uri: str, settings: Settings, console: Console, look: Look = AS_IN_TRAINING
 ) -> Answers:
-    """Classify while `console` shows how far it is; Ctrl-C ends it and raises `KeyboardInterrupt`."""
+    """Classify while `console` shows the progress. Ctrl-C stops it and raises `KeyboardInterrupt`."""
     with leaving_at_once("leaving; nothing is kept"), console.status("reading the videos") as shown:
         return classify(videos, model_uri, settings, lambda status, count: shown.update(_progress(status, count)), look)
 
 
 def table(answers: Answers, top: int) -> Table:
-    """One block a video, the likeliest class first; bold is what the video is said to show."""
+    """One block per video, the likeliest class first; the predicted classes are bold."""
     shown = Table("video", "class", Column("score", justify="right"), box=None, padding=(0, 2, 0, 0))
     for row in answers.rows:
         name = Text(row.video_id, overflow="fold")
@@ -104,7 +104,7 @@ def table(answers: Answers, top: int) -> Table:
 
 
 def document(answers: Answers, top: int) -> dict[str, Any]:
-    """The same for programs."""
+    """The answers as JSON, for programs."""
     return {
         "model": answers.model,
         "videos": [
@@ -126,7 +126,7 @@ def document(answers: Answers, top: int) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    """A time as `0.5s` or `0.5`. Raises `ConfigError`."""
+    """Parse a time such as `0.5s` or `0.5`, in seconds. Raises `ConfigError`."""
     try:
         return float(text.removesuffix("s"))
     except ValueError as error:

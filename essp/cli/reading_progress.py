@@ -1,4 +1,4 @@
-"""How a command tells how far its reading of many videos is: a bar on a terminal, now and then a line elsewhere."""
+"""Shows a command's progress through many videos: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE_EVERY_S = 5.0
 
 @contextmanager
 def reading_progress(console: Console, doing: str) -> Iterator[Tell]:
-    """Who is to be told. `doing`: what the files are for, as in `reading videos`."""
+    """A callback that shows progress. `doing`: the activity, as in `reading videos`."""
     if not console.is_terminal:
         yield _line_printer(console)
         return

@@ -1,7 +1,7 @@
-"""Recipes of `essp init`: job files that follow what others have published, with the source of each number.
+"""Recipes of `essp init`: job files that follow published ones, with the source of each number.
 
-They start from weights of ImageNet that ESSP does not bring, so the files that they name have to be made first;
-`essp validate` says how. docs/recipes.md has both, and what of them was measured.
+They start from ImageNet weights that ESSP does not include, so the weight files have to be created first; `essp
+validate` says how. docs/recipes.md describes the recipes and their measured results.
 """
 
 from __future__ import annotations
@@ -228,18 +228,18 @@ _MIB = 2**20
 _STEP_MIB = 64
 _LEAST_MIB = 512
 _LEAST_FRAMES, _MOST_FRAMES = 16, 48
-"""Of clips that trajectories are made of."""
+"""Frames of the clips that trajectories are computed from."""
 
 
 def recipe_text(template: str, catalog: Catalog, fields: Mapping[str, object]) -> str:
-    """The job file of a recipe. `fields`: what it says of the catalog."""
+    """The job file of a recipe. `fields`: the values that depend on the catalog."""
     frames = sorted(catalog.view(None).rows.numbers("frame_count").tolist())
     fields = {**fields, "frames": min(max(frames[len(frames) // 2], _LEAST_FRAMES), _MOST_FRAMES)}
     text = template.format(**fields, budget=f"{_LEAST_MIB}MiB")
     spec = parse_spec(text, str(fields["file"]))
     try:
         budget = enough_budget(spec, resolve_on(catalog, spec).bounds)
-    except ConfigError:  # of its splits, which `essp validate` tells about
+    except ConfigError:  # from the splits; `essp validate` reports it
         return text
     needed = -(-budget // (_STEP_MIB * _MIB)) * _STEP_MIB
     return template.format(**fields, budget=f"{max(_LEAST_MIB, needed)}MiB")

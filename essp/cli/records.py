@@ -75,12 +75,12 @@ def build_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be built.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the images of SOURCE into few large files, from which `essp.Records` trains.
+    """Write the images of SOURCE into a few large files, from which `essp.Records` trains.
 
-    SOURCE holds a folder for each class, or is a CSV file with the columns path and label, a .tar or .zip archive of
-    folders, one with a .cls file for each image (webdataset), cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or a
-    file of annotations of COCO, whose boxes become records, or a catalog, whose videos give frames. What cannot be used
-    is named and left out. Versions that are there stay as they are, whatever stops a build.
+    SOURCE is one of these: a folder for each class; a CSV file with the columns path and label; a .tar or .zip archive
+    of folders, or with a .cls file for each image (webdataset); cifar-10-binary.tar.gz or cifar-100-binary.tar.gz; a
+    COCO annotation file, whose boxes become records; or a catalog, whose videos provide frames. Unusable items are
+    named and left out. If a build is interrupted, existing versions stay intact.
     """
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)
@@ -107,7 +107,7 @@ def build_command(
 
 @app.command("show")
 def show_command(data_set: DataSetArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
-    """Print what a data set has: versions, classes, sizes, encodings."""
+    """Print the contents of a data set: versions, classes, sizes, encodings."""
     found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
     reader = RecordReader(found, version)
     table = reader.table
@@ -195,7 +195,7 @@ def _plan(name: str, source: Source) -> dict[str, object]:
 
 
 def _tell_built(console: Console, out: str, built: Built, scaled: bool, side: int | None) -> None:
-    """`scaled`: a loader has to be told the size that images are to have."""
+    """Print the result of a build. `scaled`: a loader needs to know the image size."""
     for name, why in list(built.problems.items())[:_MOST_LINES]:
         console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True)
     if len(built.problems) > _MOST_LINES:

@@ -1,4 +1,4 @@
-"""`essp records delete` and `clean`: what is to be there no longer."""
+"""`essp records delete` and `clean`: remove records and leftover files."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def delete_command(
 ) -> None:
     """Make a version without some records: those with the given keys, labels, or both.
 
-    Keys are what `essp records verify`, the log and `batch.meta["record"]` call a record by. Earlier versions keep
-    what they have, so no room is freed, and a training that names its version sees what it saw.
+    A key is the number by which `essp records verify`, the log and `batch.meta["record"]` identify a record. Earlier
+    versions keep all their records. So no disk space is freed, and a training that names its version still sees the
+    same records.
     """
     if not (keys or label):
         raise ConfigError("which records? give --keys, --label, or both", code="missing")
@@ -71,10 +72,10 @@ def clean_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove files that a killed build left behind. Whatever a version names stays, however old the version.
+    """Remove files that a killed build left behind. Files of a version are kept, however old it is.
 
-    A build that is running has files without a version, too. It is known by its newest file: builds write one every
-    few minutes, so one that has written none for a day is taken for dead.
+    A running build also has files without a version. It is recognised by its newest file: builds write a file every few
+    minutes, so one that has written nothing for a day is considered dead.
     """
     found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
     left = orphans(found, time.time(), older_than * 3600)

@@ -43,7 +43,7 @@ def list_rows(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """List what is registered."""
+    """List the registered rows."""
     with connect(server, token) as client:
         rows = ask(client, "GET", f"/v1/{kind}")
     if as_json:
@@ -101,7 +101,7 @@ def rm(
     server: Server = SERVER,
     token: Token = "",
 ) -> None:
-    """Remove a row; its workers finish what they have in hand and leave."""
+    """Remove a row; its workers finish their current work and exit."""
     if not yes:
         confirm(f"Remove {kind}/{name}?")
     with connect(server, token) as client:

@@ -14,8 +14,8 @@ from essp_common.wiring import Stores
 def main(
     output: Annotated[str, typer.Argument(help="The job's output: path or URI.")],
 ) -> None:
-    """Write curves, confusion matrix, samples and report.html into the job's output; print where."""
-    # Imported here: drawing needs matplotlib, which the other commands do not.
+    """Write curves, a confusion matrix, samples and report.html into the job's output, and print the path."""
+    # Imported here: plotting needs matplotlib, which the other commands do not.
     from essp.report.folder import write_report
 
     stores = Stores(Settings().stores)

@@ -1,6 +1,6 @@
-"""How the command line speaks to a master: one client, one set of options, its problems as our errors.
+"""How the command line talks to a master: one client, one set of options, and problem documents as ESSP's errors.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN, or stands in the address, as `essp run --serve`
+The master is at `--server` or ESSP_SERVER. Its token is in ESSP_API_TOKEN or in the address, as `essp run --serve`
 prints it.
 """
 
@@ -52,11 +52,11 @@ _KINDS: dict[int, type[EsspError]] = {
 
 
 def connect(server: str, token: str) -> httpx.Client:
-    """A client of the master there. Raises `ConfigError` for what is no URL."""
+    """A client of the master at `server`. Raises `ConfigError` if `server` is not a URL."""
     server, token = signed_in(server, token)
     master_address(server)
     check_token(token)
-    # All bodies are JSON; what has no content type could be the form of another site, and is refused.
+    # All bodies are JSON. A request without a content type could be a form of another site, so the master refuses it.
     headers = {VERSION_HEADER: version(), "Content-Type": "application/json"} | (
         {"Authorization": f"Bearer {token}"} if token else {}
     )
@@ -71,15 +71,15 @@ def connect(server: str, token: str) -> httpx.Client:
 
 
 def _certificates(server: str) -> ssl.SSLContext | bool:
-    """What a master's certificate is checked against. Over plain HTTP it shows none: what is trusted need not be read,
-    which takes longer than a request, and nothing is."""
+    """The TLS context that checks a master's certificate. Over plain HTTP there is no certificate: the context is
+    empty, because loading the trusted certificates takes longer than a request."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if server.lower().startswith("http:") else True
 
 
 def path_of(collection: str, name: str, below: str = "") -> str:
-    """The path of one thing of a collection, such as the job of a name. Raises `ConfigError` for what is no name.
+    """The path of one item of a collection, such as a job by its name. Raises `ConfigError` for an invalid name.
 
-    Whatever is in a name, it names one thing, and is not read as a part of the URL. `below`: what follows it.
+    The name is quoted, so no part of it is read as part of the URL. `below`: the rest of the path.
     """
     if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
         raise ConfigError(f"{shown(name)} does not exist on the master; `ls` lists the names")
@@ -87,15 +87,15 @@ def path_of(collection: str, name: str, below: str = "") -> str:
 
 
 def ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
-    """What the master answers, as plain data; None where it says that there is nothing to say (204).
+    """The master's answer as plain data, or None if it has no content (204).
 
-    Raises what its problem means.
+    Raises the error that its problem document describes.
     """
     return answer_of(client, method, path, **more)[0]
 
 
 def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tuple[Any, str]:
-    """What the master answers, and the ETag of it."""
+    """The master's answer and its ETag."""
     try:
         response = client.request(method, path, **more)
     except UnicodeEncodeError as error:
@@ -109,7 +109,7 @@ def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tupl
 
 
 def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All items of a list that comes in pages."""
+    """All items of a paginated list."""
     token: str | None = ""
     while token is not None:
         answer = ask(client, "GET", path, params={**params, "page_token": token})
@@ -118,8 +118,8 @@ def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -
 
 
 def check(response: httpx.Response) -> None:
-    """Raise what a problem document means, that this is no master, or that the master is elsewhere: a token is not sent
-    after a redirect."""
+    """Raise the error of a problem document, or an error if this is not a master or the master has moved. Redirects are
+    not followed, so that the token is not sent elsewhere."""
     if response.has_redirect_location:
         where = response.headers["location"]
         raise ConfigError(
@@ -145,12 +145,12 @@ def check(response: httpx.Response) -> None:
 
 
 def not_a_master(response: httpx.Response, answered: str) -> PermanentError:
-    """The error of a server that answers what no master does."""
+    """The error for a server that does not answer like a master."""
     return PermanentError(f"{response.request.url} answered {answered}; is that a master of ESSP?")
 
 
 def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
-    """The error of a master that does not answer, or is not trusted."""
+    """The error for a master that does not answer or whose certificate is not trusted."""
     said = str(error)
     if advised(said) != said:
         return Unavailable(f"{client.base_url}: {advised(said)}")

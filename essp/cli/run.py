@@ -1,4 +1,4 @@
-"""`essp run`: a job in this process, watched live."""
+"""`essp run`: run a job in this process and watch it live."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
 _SERVERS = 2
-"""Bus and cache."""
+"""The bus and the cache."""
 
 
 def main(
@@ -75,10 +75,10 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
-    """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there.
+    """Run a job in this process, without servers. Ctrl-C saves and exits; the same command continues from there.
 
-    With --splits or --folds it is one job for each division of the data set, below the job's output, one after the
-    other; then the figures of each, their mean and standard deviation, also as a page (divisions.html).
+    With --splits or --folds, it runs one job for each division of the data set, one after the other, below the job's
+    output. Then it shows the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
     spec, settings = load_job(job, epochs), settings_of(servers)
     stores = Stores(settings.stores)
@@ -96,7 +96,7 @@ def main(
                 again,
                 lambda of: run_watched(
                     of, open_view(as_json), options, settings, verbose, yes=True
-                ),  # it was asked above
+                ),  # already asked by `checked`
             )
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
@@ -109,8 +109,11 @@ def main(
 
 
 def settings_of(servers: bool = False) -> Settings:
-    """The settings of a job in this process. It meets others only if it is to: a shell may still name the servers of a
-    cluster, whose master would lose a job of the same name. Raises `ConfigError` for `servers` that are not named."""
+    """The settings of a job in this process.
+
+    Bus and cache are in memory unless `servers` is set: the shell may still name the servers of a cluster, whose master
+    would clash with a job of the same name. Raises `ConfigError` if `servers` is set but no servers are named.
+    """
     settings = Settings()
     named = [name for name in ("bus", "cache") if not getattr(settings, name).startswith("memory:")]
     if servers:
@@ -130,7 +133,7 @@ def settings_of(servers: bool = False) -> Settings:
 
 @contextmanager
 def _served(port: int, host: str) -> Iterator[LocalApi | None]:
-    """The page, for as long as the block lasts; None without a port."""
+    """Serve the page during the block; None without a port."""
     if not port:
         if host != LOCALHOST:
             raise ConfigError(
@@ -155,13 +158,13 @@ def run_watched(
     verbose: bool = False,
     yes: bool = False,
 ) -> JobStatus:
-    """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
+    """Run a job to its end, or until Ctrl-C, which saves; then write the report. Returns the last status.
 
-    `settings`: as of `settings_of`. `yes`: do not ask whether the output of another job may be removed, where the job
-    begins anew.
+    `settings`: from `settings_of`. `yes`: do not ask whether the output of another job may be removed when the job
+    starts from scratch.
 
-    Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
-    servers that are not ready; `Conflict` while another process runs a job in that output.
+    Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` if the servers in the
+    settings are not ready; `Conflict` while another process runs a job in that output.
     """
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
@@ -175,12 +178,12 @@ def run_watched(
         typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
     with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
-        if claim.waited:  # another process may have trained on meanwhile
+        if claim.waited:  # another process may have continued the training
             asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
         status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
         if status.state == JobState.COMPLETED and spec.predictor is None:
-            # Drawing takes a few seconds and another library; only now is it known to be wanted.
+            # Imported only now that a report is needed: plotting takes a few seconds and another library.
             from essp.report.facts import read_run
             from essp.report.folder import write_report
             from essp.report.sweeps import best_of_sweeps

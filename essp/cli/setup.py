@@ -1,9 +1,9 @@
-"""`essp setup`: make what the servers have to hold before the first service starts.
+"""`essp setup`: create topics and buckets before the first service starts.
 
-Topics with the partitions that ESSP needs, unless something else makes them (`--no-topics`), and, where asked for, the
-buckets of ESSP_STORES. What is there already is left as it is, so it may run at every start: the compose file and the
-chart do. It needs rights that services can then be without (Kafka: create topics; S3: create buckets). `--acls` makes
-nothing: it prints the commands by which services get the rights they need, and no others.
+It creates the topics with the partitions that ESSP needs, unless something else creates them (`--no-topics`), and on
+request the buckets of ESSP_STORES. Existing ones are left unchanged, so it may run at every start, as it does in the
+compose file and the chart. It needs rights that services can then do without (Kafka: create topics; S3: create
+buckets). `--acls` creates nothing: it prints the commands that give each service the rights it needs, and no others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import open_bus
 
 _SETUP, _LOOP = "setup", "loop"
-_MAY_CREATE = {_SETUP: ("Create",), "people": ("Create",)}  # the doctor makes its topic where `essp setup` has not
+_MAY_CREATE = {_SETUP: ("Create",), "people": ("Create",)}  # the doctor creates its topic if `essp setup` has not
 _KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force --allow-principal"
 
 
@@ -71,11 +71,11 @@ def main(
 
 
 def _rights(tenant: str, principal: str) -> Iterator[str]:
-    """Commands for Kafka's and Redis' own tools: what each service may do, from the table of topics."""
+    """Commands for the tools of Kafka and Redis: what each service may do, from the table of topics."""
     if "{" in principal.replace("{service}", ""):
         raise ConfigError(f"{principal}: only {{service}} may stand in braces", field="--principal")
     operations: dict[tuple[str, str, str], set[str]] = defaultdict(set)
-    """Who, on what, by which kind of name -> operations."""
+    """(principal, resource, kind of pattern) -> operations."""
     everything = topics.of_tenant(tenant, "essp.")
     for service in (*sorted(topics.SERVICES), _SETUP):
         who = principal.replace("{service}", service)

@@ -23,7 +23,8 @@ def main(
     team: Annotated[str, typer.Option(help="Whose jobs its bearer starts (ESSP_TEAMS). Default: no team's.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print token and entry as one JSON object.")] = False,
 ) -> None:
-    """Make a token. The token goes to stdout, once; the master only gets its hash, as an entry of ESSP_API_TOKENS."""
+    """Make a token. The token is printed to stdout, once; the master gets only its hash, as an entry of
+    ESSP_API_TOKENS."""
     token = secrets.token_urlsafe(_BYTES)
     digest = hashlib.sha256(token.encode()).hexdigest()
     try:

@@ -1,4 +1,4 @@
-"""`essp validate`: what a job would do, and whether it can, without doing any of it."""
+"""`essp validate`: what a job would do, and whether it can run, without starting it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from essp_engine.preflight.preflight import Preflight
 from essp_engine.registrations import Declared
 
 _SHARED = 1.05
-"""Times fewer frames to decode than clip by clip, from which on it is told."""
+"""The saving of shared decoding is reported if it reduces the decoded frames by at least this factor."""
 
 
 def main(
@@ -44,10 +44,11 @@ def main(
     folds: Folds = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a job file, and say what it would do; with ESSP_BUS or ESSP_CACHE, the servers as well, as `essp doctor`.
+    """Check a job file, and say what it would do. With ESSP_BUS or ESSP_CACHE, also check the servers, as `essp doctor`
+    does.
 
-    Exit code 2: the job cannot run, and why; 6: its servers are not there, or not set up for it. Nothing is started or
-    written. With --splits or --folds: what each division of the data set would train, validate and test on.
+    Exit code 2: the job cannot run, with the reasons; 6: its servers are missing or not set up for it. Nothing is
+    started or written. With --splits or --folds: what each division of the data set would train, validate and test on.
     """
     settings = Settings()
     spec, stores = load_job(job, epochs), Stores(settings.stores)
@@ -58,7 +59,7 @@ def main(
             found = checked(divisions, stores, fresh, True, declared)
         else:
             found = [preflight_asking(spec, stores, fresh, True, declared)]
-    if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
+    if settings.bus.startswith("memory:"):  # otherwise the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)
     of_jobs = dict.fromkeys(warning for one in found for warning in one.warnings)
@@ -94,7 +95,7 @@ def _print_divisions(facts: dict[str, dict[str, Any]]) -> None:
 
 
 def _facts(found: Preflight) -> dict[str, Any]:
-    """What a job would do, as `--json` prints it."""
+    """What a job would do, in the form that `--json` prints."""
     phases, largest = found.phases, found.max_clip_bytes
     clips: dict[str, int] = {}
     for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
@@ -118,7 +119,7 @@ def _facts(found: Preflight) -> dict[str, Any]:
 
 
 def _removed(removal: Removal | None) -> dict[str, Any] | None:
-    """What `essp run --fresh` removes; None: nothing is there."""
+    """What `essp run --fresh` removes; None if there is nothing to remove."""
     if removal is None:
         return None
     return {
@@ -130,7 +131,7 @@ def _removed(removal: Removal | None) -> dict[str, Any] | None:
 
 
 def _records(found: Preflight) -> dict[str, Any]:
-    """The data set of each split, with its version, and how many bytes the records have that are used."""
+    """The data set of each split, its version, and the bytes of the records used."""
     data = found.spec.data
     used = {_name(purpose): view.rows for purpose, view in found.phases.views}
     return {
@@ -144,7 +145,8 @@ def _records(found: Preflight) -> dict[str, Any]:
 
 
 def _decoding(found: Preflight) -> dict[str, Any]:
-    """What decoding the first phase costs, from the catalog's keyframes, beside decoding the same clips one by one."""
+    """The decoding cost of the first phase, estimated from the catalog's keyframes, compared with decoding each clip
+    alone."""
     phases = found.phases
     cost = decode_cost(phases.plan(0), phases.view(0), found.spec.sampling.issue_window, found.unit_clips)
     return {
@@ -213,7 +215,7 @@ def _swept(trainers: int) -> str:
 
 
 def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:
-    """A warning where the cache holds less than the budget: then decoders wait for room in it."""
+    """A warning if the cache is smaller than the budget: decoders then wait for room in it."""
     with closing(open_cache(embedded_settings(spec, settings).cache)) as cache:
         limit = cache.usage().limit_bytes
     if limit >= spec.limits.budget:

@@ -93,9 +93,9 @@ class PlainView:
         self._next_s = 0.0
         self._state: JobState | None = None
         self._reports: dict[str, int] | None = None
-        """Trainer -> number of its reports that are printed. None before the first status."""
+        """Trainer -> number of its reports printed so far. None before the first status."""
         self._stopped: set[str] = set()
-        """Trainers of which it is printed that they have stopped early."""
+        """Trainers whose early stop has been printed."""
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +136,8 @@ class PlainView:
 
 
 class JsonView:
-    """One JSON object a line: `{"event": ...}`, `{"status": ...}` about every second, `{"result": ...}` at the end."""
+    """One JSON object per line: `{"event": ...}`, `{"status": ...}` about every second, `{"result": ...}` at the
+    end."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""Dead letters in the form that people read: the failure, and the clip that it concerns."""
+"""Dead letters in a form for people: the failure, and the affected clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Purpose
 
 ClipKey = tuple[str, int, int, int]
-"""Job, purpose, epoch and index of a clip, whichever attempt it is."""
+"""Job, purpose, epoch and index of a clip, for all its attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Entry:
     """One dead letter."""
 
     id: str
-    """Names the entry in its store; `show`, `replay` and `purge` take it."""
+    """Identifies the entry in its store. `show`, `replay` and `purge` accept it."""
     time: str
     """ISO 8601, UTC."""
     kind: str
@@ -50,7 +50,7 @@ class Entry:
     seed: Seed
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The entry as a JSON document."""
         return asdict(self)
 
 
@@ -101,7 +101,7 @@ def clip_key_of(message: DeadLetter) -> ClipKey | None:
 
 
 def original_of(message: DeadLetter) -> DecodeSeed | ClipReady | None:
-    """The message that the worker gave up; None if it cannot be read, or is not all there."""
+    """The message that the worker gave up; None if it is unreadable or incomplete."""
     if message.cut_bytes:
         return None
     try:
@@ -147,7 +147,7 @@ def _described(clip: ClipRef, uri: str) -> Seed:
 
 
 def _time(time_ms: int) -> str:
-    """ISO 8601; the number itself where it is no time."""
+    """The time in ISO 8601, or the number itself if it is not a valid time."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

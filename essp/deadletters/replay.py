@@ -2,8 +2,8 @@
 
 A job does not wait for a clip that cannot be made: the master gives the index to another video, or lets the consumers
 skip the index. From then on no consumer reads the original clip, and its bytes would only occupy the cache. A message
-is therefore published again only while its job runs and its index is open; otherwise `obstacle` gives the reason
-against it. A job that is started again issues the clips that it still needs, from repaired videos, too.
+is therefore published again only while its job runs and its index is open; otherwise `obstacle` returns the reason
+against it. A job that is started again issues the clips that it still needs, also from repaired videos.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def publish_again(bus: Bus, entry: DeadLetter) -> None:
 
 
 def _messages(bus: Bus, topic: str, kind: type[M]) -> Iterator[M]:
-    """The messages of a topic; records that are none do not matter here."""
+    """The messages of a topic. Records that are not valid messages are ignored."""
     for record in read_all(bus, topic):
         with suppress(BadMessage):
             yield parsed(kind, record)

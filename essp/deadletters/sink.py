@@ -1,7 +1,7 @@
 """Copies the dead letters of a job from its bus into its output, so that they outlive the process.
 
-A bus in memory ends with its process, but users look for failed videos afterwards. While the job runs, the sink repeats
-writes to a store that does not answer; at the end it drops an entry that it cannot write and logs an error.
+A bus in memory ends with its process, but users look for failed videos afterwards. While the job runs, the sink retries
+writes to a store that does not respond. At the end it drops an entry that it cannot write and logs an error.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class DeadLetterSink:
         for records in batches(self._subscription, self._closing, "dead letters", _RECORDS, _POLL_S):
             for record in records:
                 self._keep(record)
+        # Nothing is published after `close` was called, so an empty poll means that all entries have been read.
         with Outage("dead letters", lambda _: None):
             while records := self._subscription.poll(_RECORDS, 0.0):
                 for record in records:

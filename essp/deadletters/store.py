@@ -1,8 +1,8 @@
 """Stores of dead letters: the bus, or the output of a job that ran in one process.
 
-BusEntryStore      the topic `essp.deadletter`; an id is an offset. A log deletes no message, so `purge` publishes the
+BusEntryStore      the topic `essp.deadletter`; an id is an offset. A log deletes no messages, so `purge` publishes the
                    ids to hide, and readers leave them out.
-OutputEntryStore   `deadletters/` below a job's output, one object for each entry, written by `sink.py`; an id is the
+OutputEntryStore   `deadletters/` in a job's output, one object for each entry, written by `sink.py`; an id is the
                    name of its object.
 """
 
@@ -27,14 +27,14 @@ from essp_common.pb.v1.messages_pb2 import DeadLetter
 log = logging.getLogger(__name__)
 
 _MOST_PURGED = 50_000
-"""Of one message: an id takes up to ten bytes of the million that a message may have."""
+"""Per message: an id takes up to ten bytes, and a message is limited to a million."""
 
 
 class EntryStore(Protocol):
     """Dead letters, by id."""
 
     def entries(self) -> Mapping[str, DeadLetter]:
-        """All entries that are not purged, oldest first. What is no dead letter is left out."""
+        """All entries that are not purged, oldest first. Anything that is not a dead letter is left out."""
 
     def purge(self, ids: Collection[str]) -> None:
         """Hide or delete these entries."""
@@ -51,7 +51,7 @@ class BusEntryStore:
         for record in read_all(self._bus, topics.DEADLETTER):
             try:
                 entry = DeadLetter.FromString(record.value)
-            except DecodeError:  # anybody may write there
+            except DecodeError:  # any client may write to the topic
                 continue
             for offset in entry.purged:
                 found.pop(str(offset), None)
@@ -85,7 +85,7 @@ class OutputEntryStore:
         return found
 
     def add(self, record: Record, entry: DeadLetter) -> None:
-        """Write an entry that came over the bus. Idempotent."""
+        """Write an entry received over the bus. Idempotent."""
         identity = f"{entry.time_ms:013d}-{record.offset}"
         document = entry_of(identity, entry).document() | {"deadletter": b64encode(record.value).decode()}
         self._output.put(f"{layout.DEADLETTERS}{identity}.json", json.dumps(document, indent=2).encode())

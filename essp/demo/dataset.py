@@ -1,13 +1,13 @@
-"""The demonstration's labelled video set: real encoded files in which appearance and motion are both needed.
+"""The labelled video set of the demonstration: real encoded files that require both appearance and motion.
 
-Classes are pairs (texture x motion): `coins-left`, `grass-up`, ... Knowing the texture alone leaves four motions to
-guess from, knowing the motion alone leaves three textures: at best 1/4 and 1/3 right.
+Classes are pairs (texture x motion): `coins-left`, `grass-up`, ... Knowing only the texture leaves a choice of four
+motions, and knowing only the motion leaves a choice of three textures: at best 1/4 and 1/3 correct.
 
     directory/{train,validation,test}/<class>/<take>.{mp4,mov,mkv,avi}
 
 Files differ in codec, container, size, frame rate, length, GOP and B-frames, in the same way for every class. They are
-a function of `seed` alone, byte for byte. Each appears whole or not at all, and what is there already is left, so that
-an interrupted call goes on where it stopped; a directory with another set in it is refused.
+a function of `seed` alone, byte for byte. Each file appears complete or not at all, and existing files are kept, so an
+interrupted call can be repeated to continue. A directory that contains another set is rejected.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CLASSES = tuple(f"{texture}-{motion}" for texture in TEXTURES for motion in MOTI
 MANIFEST = "dataset.json"
 
 _VERSION = 1
-_SHARES = {"train": 4, "validation": 1, "test": 1}  # of 6
-_PARTIAL = ".partial"  # folder of the files that are being written
-_BATCH = 6  # videos that a process makes at a time
+_SHARES = {"train": 4, "validation": 1, "test": 1}  # out of 6
+_PARTIAL = ".partial"  # folder of unfinished files
+_BATCH = 6  # videos per task of a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Format:
     encoding: Encoding
 
 
-_RATE = {"b": "1500k"}  # the encoder's own choice is hardly recognisable
+_RATE = {"b": "1500k"}  # with the encoder's default, the videos are barely recognisable
 _FORMATS = (
     _Format("mp4", 176, 144, Encoding("h264", fps=25, gop=12)),
     _Format("avi", 160, 120, Encoding("mpeg4", fps=25, gop=12, options=_RATE)),
@@ -73,11 +73,11 @@ def make_dataset(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Make the set below `directory` with one process a core, and give that directory back.
+    """Make the set in `directory` with one process per core, and return that directory.
 
-    Of six videos of a class four are for training and one each for validation and test. `progress` is called with
-    (videos there, videos in all). Raises `ConfigError` for a directory that holds another set, and `Conflict` while
-    another process makes it.
+    Of every six videos of a class, four are for training and one each for validation and test. `progress` is called
+    with the number of videos that exist and the total. Raises `ConfigError` if the directory contains another set, and
+    `Conflict` while another process makes it.
     """
     root = Path(directory)
     with _alone(root):
@@ -87,16 +87,16 @@ def make_dataset(
 
 
 def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int, int], None]) -> None:
-    """Make those that are not there."""
+    """Make the missing videos."""
     missing = [video for video in videos if not video.path.exists()]
     done = len(videos) - len(missing)
     report(done, len(videos))
     if not missing:
         return
     batches = [missing[i : i + _BATCH] for i in range(0, len(missing), _BATCH)]
-    # Spawned, not forked: the caller may have threads.
+    # Spawned rather than forked, because the caller may have threads.
     with ProcessPoolExecutor(min(len(batches), cpu_count()), mp_context=get_context("spawn")) as pool:
-        with deaf_to_interrupts():  # they finish what they have in hand
+        with deaf_to_interrupts():  # the processes finish their current work
             making = [pool.submit(_make, root, batch, seed) for batch in batches]
         try:
             for made in as_completed(making):
@@ -114,7 +114,7 @@ def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int
 
 
 def _remove_partial(root: Path, videos: Iterable[_Video]) -> None:
-    """Remove what was begun, also by a call that was interrupted, and its folder, if nothing else is in it."""
+    """Remove unfinished files, also those of an interrupted call, and their folder if it is then empty."""
     for video in videos:
         _partial(root, video).unlink(missing_ok=True)
     with suppress(OSError):
@@ -122,15 +122,16 @@ def _remove_partial(root: Path, videos: Iterable[_Video]) -> None:
 
 
 def _partial(root: Path, video: _Video) -> Path:
-    """Where a video is written before it has its name."""
+    """The path at which a video is written before it gets its final name."""
     return root / _PARTIAL / f"{video.texture}-{video.motion}-{video.path.name}"
 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """The folder, made if need be, for this process alone. Raises `Conflict`, and `ConfigError` for none that can be.
+    """Create the folder if necessary, and lock it for this process.
 
-    The lock ends with its process. Where a folder cannot be locked, as on some file servers, nobody is kept out.
+    Raises `Conflict` if another process has the lock, and `ConfigError` if the folder cannot be created. The lock ends
+    with its process. If a folder cannot be locked, as on some file servers, other processes are not kept out.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -158,7 +159,7 @@ def _videos(root: Path, videos_per_class: int) -> Iterator[_Video]:
         split = splits[take % len(splits)]
         for texture in TEXTURES:
             for motion in MOTIONS:
-                # The format changes with every round of the splits too, so that each split has all of them.
+                # The format also changes with every round of the splits, so that each split has all formats.
                 suffix = _format(take).suffix
                 yield _Video(
                     root / split / f"{texture}-{motion}" / f"{take:04d}.{suffix}", texture, motion, split, take
@@ -171,7 +172,7 @@ def _format(take: int) -> _Format:
 
 def _claim(root: Path, manifest: dict[str, int]) -> None:
     path = root / MANIFEST
-    if os.path.exists(path):  # of a path that no file can have, `Path.exists` raises
+    if os.path.exists(path):  # `Path.exists` raises for a path that is not valid
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -188,6 +189,7 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
             raise ConfigError(
                 f"{root} is not empty and holds no video set of this program; choose another directory", code="taken"
             )
+        # Written under another name first, so that an interruption cannot leave half a manifest.
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(manifest), encoding="utf-8")
         partial.replace(path)
@@ -203,6 +205,7 @@ def _make(root: Path, videos: list[_Video], seed: int) -> int:
         partial = _partial(root, video)
         partial.parent.mkdir(exist_ok=True)
         _write(partial, video, seed)
+        # The video gets its name last, so that every file with a final name is complete.
         partial.replace(video.path)
     return len(videos)
 

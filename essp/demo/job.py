@@ -1,11 +1,11 @@
-"""The demonstration's jobs, as the files a user would write: one that trains, one that classifies."""
+"""The jobs of the demonstration, as files that a user would write: one that trains, one that classifies."""
 
 from __future__ import annotations
 
 import json
 
 MARKS = ("# The demonstration's job: ", "# Classifies the videos that no training has seen, ")
-"""How the two files begin."""
+"""The first lines of the two files."""
 TEMPLATE = """\
 # The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
 name: demo
@@ -94,5 +94,5 @@ def prediction_text(root: str) -> str:
 
 
 def _quoted(uri: str) -> str:
-    """As YAML has it whatever is in it: names of folders may have `: `."""
+    """The URI quoted for YAML, because folder names may contain `: `."""
     return json.dumps(uri, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""The photographs that the demonstration's videos are made of; sources and licences are in README.md.
+"""The photographs from which the demonstration's videos are rendered. README.md lists sources and licences.
 
-All ship inside the scikit-image package, so nothing is downloaded. Each is cut into parts that do not overlap, one
-for each split: what a test video shows was in no training video.
+All of them are part of the scikit-image package, so nothing is downloaded. Each is divided into parts that do not
+overlap, one for each split: what a test video shows appears in no training video.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ Picture = NDArray[np.uint8]
 """(H, W, 3) uint8, RGB."""
 
 TEXTURES = {"coins": 0.6, "grass": 0.7, "gravel": 1.1}
-"""What a foreground is made of, the first half of a class: photographs, and the scale at which each is shown. The
-scales even out how much detail there is for optical flow to hold on to, which otherwise tells textures apart."""
+"""Textures of the foreground, which are the first half of a class name: photographs with the scale at which each is
+shown. The scales equalise the amount of detail for optical flow, because flow could otherwise distinguish the
+textures."""
 
 BACKGROUNDS = ("astronaut", "brick", "camera", "chelsea", "coffee", "hubble_deep_field", "rocket")
 

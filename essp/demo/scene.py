@@ -1,9 +1,10 @@
-"""One moving picture of the demonstration: a texture seen to move through a window in front of a still background.
+"""A moving picture of the demonstration: a texture moves behind a window in front of a still background.
 
-A single frame shows a texture, not how it moves; and what moves says nothing of what it is made of. A classifier of
-(texture, motion) needs both. So that nothing else tells classes apart, or can be learnt by heart, the design is
-counterbalanced: the twelve videos of one `take` share background, window, exposure, length and the part of the texture
-they begin with, those of one motion also its speed and exact direction; only the sensor's noise is each one's own.
+A single frame shows the texture but not its motion, and the motion says nothing about the texture, so a classifier of
+(texture, motion) needs both. The design is counterbalanced so that nothing else distinguishes the classes or can be
+memorised: the twelve videos of one `take` share background, window, exposure, length and the initial part of the
+texture. Videos with the same motion also share its speed and exact direction. Only the sensor noise differs in each
+video.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ MOTIONS = {"down": 90.0, "left": 180.0, "right": 0.0, "up": 270.0}
 
 _FRAMES = (24, 40)
 _DIRECTION_SPREAD = 12.0
-_SPEED = (0.016, 0.032)  # of the short side a frame: 2 to 4 px at 128
+_SPEED = (0.016, 0.032)  # share of the short side per frame: 2 to 4 px at 128
 _SCALE = (0.8, 1.2)
 _TILT = 20.0  # degrees
 _NOISE_SIGMA = 3.0
-_REACH = 512.0  # how far apart textures may begin, in pixels
+_REACH = 512.0  # maximum distance between the starting points of textures, in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a video shows, and in which size."""
+    """The content and size of a video."""
 
     texture: str
     motion: str
     split: str
     take: int
-    """Scenes of one take differ in texture and motion only."""
+    """Scenes of one take differ only in texture and motion."""
     width: int
     height: int
 
@@ -50,8 +51,8 @@ class Scene:
 def render(scene: Scene, seed: int, seen: Sequence[bool] = ()) -> Iterator[Picture]:
     """The frames of a scene, a function of the arguments alone.
 
-    `seen`: of each frame, whether the texture is seen, or the background alone; empty: it is, in as many frames as the
-    scene has by itself.
+    `seen`: for each frame, whether it shows the texture or only the background. If empty, all frames show the texture,
+    and the scene determines their number.
     """
     texture, motion = list(TEXTURES).index(scene.texture), list(MOTIONS).index(scene.motion)
     setting = np.random.default_rng([seed, scene.take])
@@ -68,7 +69,8 @@ def render(scene: Scene, seed: int, seen: Sequence[bool] = ()) -> Iterator[Pictu
     front = photograph(scene.texture, scene.split)
     size = (scene.width, scene.height)
     for number, visible in enumerate(seen):
-        # All motions are at the same place half-way. Reflected at its edges, the texture goes on for ever.
+        # All motions are at the same place half-way. The texture is reflected at its edges, so it continues
+        # indefinitely.
         place = start + (number - len(seen) / 2) * velocity
         matrix = np.column_stack([orientation, place])
         shown = cv2.warpAffine(front, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
@@ -80,7 +82,7 @@ def render(scene: Scene, seed: int, seen: Sequence[bool] = ()) -> Iterator[Pictu
 
 
 def _velocity(scene: Scene, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(right, down) in pixels a frame."""
+    """(right, down) in pixels per frame."""
     speed = rng.uniform(*_SPEED) * scene.short_side
     angle = radians(MOTIONS[scene.motion] + rng.uniform(-_DIRECTION_SPREAD, _DIRECTION_SPREAD))
     return speed * np.array([cos(angle), sin(angle)])
@@ -94,7 +96,7 @@ def _orientation(scene: Scene, rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _background(scene: Scene, rng: np.random.Generator) -> Picture:
-    """A random crop of a random photograph, of the shape of the frame."""
+    """A random crop of a random photograph, with the aspect ratio of the frame."""
     source = photograph(BACKGROUNDS[rng.integers(len(BACKGROUNDS))], scene.split)
     height, width = source.shape[:2]
     share = min(width / scene.width, height / scene.height) * rng.uniform(0.6, 1.0)

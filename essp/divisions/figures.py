@@ -1,8 +1,8 @@
-"""What the jobs of all divisions came to: the figures of each, their mean, and how far they are apart.
+"""Collects the results of the jobs of all divisions: their figures, the mean, and the spread.
 
-The mean over the divisions is what papers report. Beside it stands the standard deviation of the sample (divided by
-n - 1). Where each video is tested on once (folds), so does the share of all videos that were right: folds differ in
-size, so the two are not the same number.
+Papers report the mean over the divisions. It is shown with the sample standard deviation (divided by n - 1). If each
+video is tested once (folds), the share of all videos that were classified correctly is also shown. Folds differ in
+size, so it differs from the mean.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from essp_common.wiring import Stores
 
 FUSED = "fused"
 _SHARES = ("top1", "top5")
-"""Figures that are shares of the videos, so that those of all videos follow from them."""
+"""Figures that are shares of the videos, from which the shares of all videos can be computed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the job of one division came to."""
+    """The result of the job of one division."""
 
     name: str
     label: str
@@ -37,28 +37,28 @@ class Outcome:
     """URI."""
     videos: int
     figures: Mapping[str, Figures]
-    """By trainer, and of the fused model (`FUSED`)."""
+    """By trainer, and for the fused model (`FUSED`)."""
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What all of them came to."""
+    """The results of all divisions."""
 
     job: str
     split: str
-    """What was measured on: test, or validation where there is no test split."""
+    """The split that was measured: test, or validation if there is no test split."""
     each: tuple[Outcome, ...]
     once: bool
-    """Each video was measured on once at most."""
+    """Whether each video was measured at most once."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Trainers, and fused, that all divisions have figures of."""
+        """Trainers, and `FUSED`, for which all divisions have figures."""
         return tuple(name for name in self.each[0].figures if all(name in one.figures for one in self.each))
 
     @property
     def judged_by(self) -> str:
-        """The metric that is shown of each."""
+        """The metric shown for each division."""
         return judged_by(next(iter(self.each[0].figures.values())))
 
     def values(self, column: str, figure: str) -> list[float]:
@@ -66,18 +66,18 @@ class Outcomes:
         return [one.figures[column][figure] for one in self.each]
 
     def _of_all(self, column: str) -> list[str]:
-        """The figures of a column that every division has: one that an earlier version made may have more."""
+        """The figures of a column that every division has. Results of an earlier version may have other figures."""
         return [name for name in self.each[0].figures[column] if all(name in one.figures[column] for one in self.each)]
 
     def mean(self) -> dict[str, Figures]:
-        """By column."""
+        """Means by column."""
         return {
             column: {figure: statistics.fmean(self.values(column, figure)) for figure in self._of_all(column)}
             for column in self.columns
         }
 
     def deviation(self) -> dict[str, Figures]:
-        """By column: the standard deviation of the sample; nothing of a single division."""
+        """Sample standard deviations by column; empty for a single division."""
         if len(self.each) < 2:
             return {}
         return {
@@ -86,8 +86,10 @@ class Outcomes:
         }
 
     def of_all_videos(self) -> dict[str, Figures]:
-        """By column: shares of the videos of all divisions; nothing if some were measured on several times, nor of
-        labels, whose mAP is no share."""
+        """Shares of the videos of all divisions, by column.
+
+        Empty if some videos were measured several times, or if the job learns labels, whose mAP is not a share.
+        """
         if not self.once or self.judged_by not in _SHARES:
             return {}
         videos = [one.videos for one in self.each]
@@ -101,7 +103,7 @@ class Outcomes:
         }
 
     def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The document that `--json` prints."""
         return {
             "job": self.job,
             "split": self.split,
@@ -113,8 +115,11 @@ class Outcomes:
 
 
 def has_ended(division: Division, manifests: Mapping[str, Manifest], stores: Stores) -> bool:
-    """Whether there is nothing left to do: all trainers have ended, they are fused as they ended, and the report is
-    written. `manifests`: where the trainers stand."""
+    """Whether nothing is left to do: all trainers have ended, the model fuses their final checkpoints, and the report
+    exists.
+
+    `manifests`: the newest checkpoint of each trainer.
+    """
     output = stores.under(division.spec.output)
     finals = {name: found for name, found in manifests.items() if found.final}
     model = _model(output)
@@ -127,7 +132,7 @@ def has_ended(division: Division, manifests: Mapping[str, Manifest], stores: Sto
 
 
 def outcomes(job: str, divisions: Sequence[Division], stores: Stores, once: bool) -> Outcomes:
-    """The figures of divisions whose jobs have ended. Raises `NotFound` for one without a model."""
+    """The figures of divisions whose jobs have ended. Raises `NotFound` if a job has no model."""
     models = [read_model(stores.under(each.spec.output), layout.MODEL_MANIFEST) for each in divisions]
     split = "test" if all(model.test is not None for model in models) else "validation"
     each = tuple(

@@ -1,15 +1,15 @@
-"""A job for each division of its data set: for each of several lists of splits, or with each group left out in turn.
+"""Creates a job for each division of a data set: for each of several splits, or with each group left out in turn.
 
     runs/ucf            --splits 1,2,3       runs/ucf/split-1, runs/ucf/split-2, runs/ucf/split-3
     runs/ut             --folds group        runs/ut/fold-seq1, runs/ut/fold-seq2, ...
 
-They differ in `name`, `output` and the division of `data`, which always has test videos, and are jobs like all others:
-each has its checkpoints, resumes by itself, and can be audited. The names follow from the division alone, so the same
-command finds them again.
+The jobs differ in `name`, `output` and the division of `data`, which always has test videos. Otherwise they are
+ordinary jobs: each has its own checkpoints, resumes by itself, and can be audited. The names depend only on the
+division, so the same command finds the jobs again.
 
-A trainer that starts from a trainer of another job would often have seen the videos that are tested on here. So where
-the other job was run by divisions, too, each division starts from its own, and from a job on the same catalog that was
-not, none does.
+A trainer that starts from a trainer of another job may have seen videos that are used for testing here. If the other
+job was run with divisions, too, each division therefore starts from the corresponding one. Starting from a job on the
+same catalog without divisions is rejected.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 _NUMBERED = "split_"
-"""Begins the columns that a number stands for."""
+"""Prefix of the columns that a number refers to."""
 _LONGEST = 24
-"""Characters of a value in a name."""
+"""Maximum length of a value within a name."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """One division of a data set, and the job on it."""
+    """One division of a data set, and its job."""
 
     name: str
-    """Of its folder below the output."""
+    """Name of its folder in the output."""
     label: str
-    """For people."""
+    """Name for display."""
     spec: JobSpec
 
 
 def of_splits(spec: JobSpec, splits: str, stores: Stores) -> tuple[Division, ...]:
-    """A job for each of these splits, `1,2,3`: the columns `split_1`, `split_2`, `split_3`. Others than numbers are
-    names of columns themselves.
+    """A job for each of these splits. `1,2,3` refers to the columns `split_1`, `split_2`, `split_3`; other names are
+    columns.
 
-    Raises `ConfigError` for a job that has no such splits; whether the catalog has the columns, preflight says.
+    Raises `ConfigError` if the job cannot have such splits. Preflight checks whether the catalog has the columns.
     """
     named = [name.strip() for name in splits.split(",")]
     if "" in named or len(set(named)) < len(named):
@@ -67,10 +67,9 @@ def of_splits(spec: JobSpec, splits: str, stores: Stores) -> tuple[Division, ...
 
 
 def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]:
-    """A job for each value of a column of the catalog, which is tested on the videos that have it and trained on all
-    others.
+    """A job for each value of a catalog column. It is tested on the videos with that value and trained on all others.
 
-    Raises `ConfigError` for a column that the catalog does not have, or that has fewer than two values.
+    Raises `ConfigError` if the catalog lacks the column, or if the column has fewer than two values.
     """
     try:
         catalog = read_catalog(*stores.resolve(spec.data.catalog), (GROUP, "extra"))
@@ -95,7 +94,7 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
 
 
 def _counting(value: str) -> tuple[str, str]:
-    """Sorts as people count: seq2 before seq10."""
+    """A sort key for natural order: seq2 before seq10."""
     return re.sub("[0-9]+", lambda number: number[0].zfill(20), value), value
 
 
@@ -127,7 +126,7 @@ def _division(
 
 
 def _start(spec: JobSpec, name: str, trainer: str, settings: TrainerSpec, option: str, stores: Stores) -> str | None:
-    """What a trainer of a division starts from."""
+    """The weights from which a trainer of a division starts."""
     found = folder_of(settings.weights or "")
     if found is None:
         return settings.weights
@@ -147,6 +146,6 @@ def _start(spec: JobSpec, name: str, trainer: str, settings: TrainerSpec, option
 
 
 def _plain(value: str) -> str:
-    """A value as a part of names and folders. Different values give different ones."""
+    """A value in a form for names and folders. Different values have different results."""
     plain = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:_LONGEST].strip("-")
     return plain if plain == value else "-".join(filter(None, (plain, f"{zlib.crc32(value.encode()):08x}")))

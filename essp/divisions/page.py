@@ -1,4 +1,4 @@
-"""divisions.html: the figures of all divisions of a data set on one page, with a link to the report of each."""
+"""divisions.html: the figures of all divisions of a data set on one page, with links to their reports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ FIGURES_FILE = "divisions.json"
 
 
 def write_page(output: ObjectStore, found: Outcomes) -> str:
-    """Write page and figures into the job's output, beside the folders of the divisions. Returns the page's URI."""
+    """Write the page and the figures into the job's output, next to the folders of the divisions. Returns the page's
+    URI."""
     output.put(FIGURES_FILE, (json.dumps(found.document(), indent=2) + "\n").encode())
     output.put(PAGE, render(found).encode())
     return output.uri(PAGE)
 
 
 def render(found: Outcomes) -> str:
-    """The page."""
+    """The page as HTML."""
     mean, deviation = found.mean().get(FUSED, {}), found.deviation().get(FUSED, {})
     shown = [("divisions", str(len(found.each)))]
     if mean:
@@ -46,7 +47,7 @@ def render(found: Outcomes) -> str:
 
 
 def _table(found: Outcomes, columns: tuple[str, ...], figure: str) -> str:
-    """One figure of each column, a row for each division."""
+    """A table with one figure of each column, and a row for each division."""
     rows = [
         (
             [
@@ -68,7 +69,7 @@ def _table(found: Outcomes, columns: tuple[str, ...], figure: str) -> str:
 
 
 def _all(found: Outcomes, column: str) -> str:
-    """All figures of one column."""
+    """A table with all figures of one column."""
     names = named(one.figures[column] for one in found.each)
     rows = [
         ([Raw(_link(one.name, one.label)), *(_shown(name, one.figures[column]) for name in names)], False)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from essp_common.runtime.addresses import shown_address
 
 CONNECT_S = 2.0
-"""Timeout of a connection to a server."""
+"""Timeout of a connection to a server, in seconds."""
 SKEW_WARN_S, SKEW_FAIL_S = 2.0, 60.0
-"""Differences of clocks. An S3 server reports whole seconds only, and refuses requests that are minutes off."""
+"""Clock differences in seconds. An S3 server reports only whole seconds, and refuses requests that are minutes off."""
 
 
 class Level(StrEnum):
@@ -81,7 +81,8 @@ def unreachable(check: str, address: str, default_port: int, setting: str) -> Fi
 
 
 def clock(server: str, theirs: float, asked: float) -> Finding:
-    """The difference between a server's clock and ours. `theirs`: its answer; `asked`: our time of the request."""
+    """A finding about the difference between a server's clock and ours. `theirs`: its answer; `asked`: our time of the
+    request."""
     ours = (asked + time.time()) / 2
     skew = theirs - ours
     what = f"{server} is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"

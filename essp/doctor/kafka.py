@@ -93,12 +93,13 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
 
 
 def _refused_timeout(options: KafkaOptions, admin: KafkaAdminClient, broker: str) -> Finding | None:
-    """A session timeout that the broker takes of no group; None where it does, or this user may not ask."""
+    """A finding if the broker refuses our session timeout for groups; None if it accepts it or this user may not
+    ask."""
     try:
         asked = ConfigResource(ConfigResourceType.BROKER, broker, [_LEAST, _MOST])
         found = admin.describe_configs([asked], config_filter="all")["broker"][broker]
         least, most = (int(found[name]["value"]) for name in (_LEAST, _MOST))
-    except Exception:  # noqa: BLE001  it needs a right of its own, and not each broker answers it
+    except Exception:  # noqa: BLE001  the request needs a separate permission, and not every broker answers it
         return None
     if least <= options.session_timeout_ms <= most:
         return None

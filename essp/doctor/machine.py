@@ -109,7 +109,8 @@ def _torchvision() -> Finding:
     beside = f"with torch {torch.__version__}"
     try:
         from essp_engine.learning.torchvision_compat import torchvision
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # as two that do not fit together raise
+    # raised by torch and torchvision builds that do not match
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = "install both from one index in one command: pip install --force-reinstall torch torchvision"
         return fail(CHECK, f"torchvision cannot be imported {beside}: {why}", remedy)

@@ -1,5 +1,5 @@
-"""Checks the master's API: is it reachable, does it have this version, does it accept the token? And asks it what keeps
-ESSP from working (`essp_common/runtime/conditions.py`)."""
+"""Checks the master's API: is it reachable, does it have this version, does it accept the token? Also asks it which
+conditions keep ESSP from working (`essp_common/runtime/conditions.py`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def examine(server: str, token: str) -> Iterator[Finding]:
         yield deaf
         return
     status, body = _get(server, "/readyz", "")
-    if status == 503 and not body.startswith(b"not ready:"):  # those come below, with their words
+    if status == 503 and not body.startswith(b"not ready:"):  # conditions are reported below, in their own words
         said = " ".join(body.decode(errors="replace").split()) or "starts, stands by, or drains"
         yield warn(CHECK, f"{server} answers but does not take jobs: it {said}", "try again in a moment")
     elif status not in (200, 503):
@@ -50,7 +50,7 @@ def examine(server: str, token: str) -> Iterator[Finding]:
     if theirs != ours:
         yield fail(CHECK, f"{server} is version {theirs}, this is {ours}", "install the same version everywhere")
         return
-    status, _ = _get(server, "/v1/jobs", token)  # the description of the API is for everybody; this is not
+    status, _ = _get(server, "/v1/jobs", token)  # the API description is public; this request needs a token
     if status in (401, 403):
         yield fail(CHECK, f"{server} {'needs a' if not token else 'refuses the'} token", _NO_TOKEN)
     else:
@@ -59,7 +59,7 @@ def examine(server: str, token: str) -> Iterator[Finding]:
 
 
 def _conditions(server: str, token: str) -> Iterator[Finding]:
-    """What keeps the deployment from working, as the master sees it."""
+    """The conditions that keep the deployment from working, as the master sees them."""
     status, body = _get(server, "/v1/conditions", token)
     if status != 200:
         yield fail(CHECK, f"{server}/v1/conditions answered {status}", "look at the master's log")

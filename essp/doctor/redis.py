@@ -24,7 +24,7 @@ from essp_common.errors import Unavailable
 CHECK = "redis"
 OLDEST = 7
 ROOM = 0.1
-"""Share of the memory that should be free."""
+"""Fraction of the memory that should be free."""
 _ANSWER_S = 3.0
 
 
@@ -50,7 +50,7 @@ def examine(url: str, tenant: str = "") -> Iterator[Finding]:
 
 
 def _nodes(url: str) -> list[Any]:
-    """A client of each server that holds keys. redis-py does not type them precisely."""
+    """A client for each server that holds keys. redis-py's types are imprecise."""
     options: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": _ANSWER_S,

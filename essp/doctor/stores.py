@@ -27,16 +27,17 @@ from essp_common.wiring import checked_scheme, open_store, stores_of
 S3, FILES = "s3", "files"
 _DATA = b"0123456789"
 _ROOM_BYTES = 2**30
-"""A few checkpoints of a network of usual size."""
+"""A few checkpoints of a network of typical size."""
 _ANSWER_S = 5.0
 
 
 @runtime_checkable
 class _Marking(Protocol):
-    """A store that marks objects with their write, as that of S3 does. Its client library may not be installed."""
+    """A store that marks each object with the write that created it, as the S3 store does. Its client library may be
+    missing."""
 
     def keeps_marks(self, key: str) -> bool:
-        """Whether an object that was written with `if_absent` says which write it was."""
+        """Whether an object written with `if_absent` records which write created it."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
     for root in roots:
         try:
             yield from _store(root, writable)
-        except ConfigError as error:  # of one store, the others are examined all the same
+        except ConfigError as error:  # a problem of one store; the others are still examined
             yield fail(S3, str(error), "change the setting that the message names")
         except EsspError as error:
             yield fail(S3, f"{root.partition('?')[0]}: {error}", "check the server and its log")
@@ -84,15 +85,15 @@ def _directory(root: str, writable: Writable) -> Iterator[Finding]:
 
 
 def _writable_folder(root: str) -> str | None:
-    """Where in a root people can write: the root itself, or the folder below it that they are in, or their home. Nobody
-    writes into `/` itself, which is the root if none is set."""
+    """A writable folder in a root: the root itself, or the current folder or the home folder below it. If no root is
+    configured, the root is `/`, where users cannot write."""
     here = [os.getcwd()] if os.path.exists(".") else []
     below = [folder for folder in (*here, os.path.expanduser("~")) if Path(folder).is_relative_to(root)]
     return next((folder for folder in (root, *below) if os.access(folder, os.W_OK)), None)
 
 
 def _room(root: str, folder: str) -> Finding:
-    """Whether a writable folder takes what jobs save: checkpoints, scores and models."""
+    """Whether a writable folder has room for what jobs save: checkpoints, scores and models."""
     free = shutil.disk_usage(folder).free
     where = root if folder == root else f"{folder} in {root}"
     what = f"{where} is writable and has {free >> 20:,} MiB free"
@@ -102,7 +103,7 @@ def _room(root: str, folder: str) -> Finding:
 
 
 def _read_only(root: str, writable: Writable) -> Iterator[Finding]:
-    """Whether it answers; what one is looked for is not there, and that is an answer."""
+    """Whether the store answers. The requested object does not exist, but "not found" is an answer."""
     bare = shown_address(root.partition("?")[0])
     try:
         with suppress(NotFound):

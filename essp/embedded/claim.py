@@ -1,21 +1,25 @@
-"""One process at a time runs a job in an output: `essp run` twice on the same one would train everything twice.
+"""Ensures that one process at a time runs a job in an output: two `essp run` on the same one would train everything
+twice.
 
     locks/0000000007      says which process holds the output; the holder writes the next number every few seconds
 
-Each number can be written once (`objects/numbered_log.py`), and the highest counts. So of a holder that renews its
-claim and a process that takes it over exactly one writes the next number, and the other learns that it was late.
+Each number can be written once (`objects/numbered_log.py`), and the highest number counts. If a holder renews its claim
+while another process takes it over, exactly one of them writes the next number, and the other one learns that it was
+late.
 
-**Whether a holder lives** is known where it ran on this kernel and in this namespace of processes: its number and the
-time at which it began say so at once. Of any other (another machine, another container, which may have the same host
-name and the same process ids) nothing is assumed: it counts as gone once no new number was seen for `LEASE_S`. That is
-counted by who waits, in its own pauses: clocks of two machines are never compared, and time in which the store did not
-answer does not count. What says of no process that it holds the output is waited for in the same way.
+**Whether a holder is alive** is known exactly if it runs on this kernel and in this process namespace: its pid and
+start time tell. Nothing is assumed about any other holder (on another machine, or in another container, which may have
+the same host name and the same pids): it counts as gone once no new number has appeared for `LEASE_S`. The waiting
+process counts this time by its own pauses: clocks of two machines are never compared, and time during which the store
+did not answer is not counted. A lock file that names no holder this release can read is waited for in the same way.
 
-**A holder that was taken for gone**, since it was frozen or cut off from the store for so long, finds a number that is
-not its own: `check` raises `Fenced`. Until it looks, the fences of the job keep it from writing anything that counts.
+**A holder that was wrongly considered gone**, because it was frozen or cut off from the store for too long, finds a
+number that it did not write: `check` raises `Fenced`. Until it notices, the job's fences keep it from writing anything
+that counts.
 
-A listing is no snapshot: during one, a number may be written and an older one deleted, and neither is in it. So whoever
-has written its first number looks again, before it deletes any other, and gives way to one that is there.
+A listing is not a snapshot: while it is made, a number may be written and an older one deleted, and the listing may
+contain neither. So a process that has written its first number lists again before it deletes any other, and gives way
+to a holder it finds.
 """
 
 from __future__ import annotations
@@ -45,10 +49,11 @@ log = logging.getLogger(__name__)
 
 RENEW_S = 10.0
 LEASE_S = 120.0
-"""Longer than a client of NFS shows an old listing (`acdirmax`, a minute), and than several tries of a request."""
+"""Longer than an NFS client may show a stale listing (`acdirmax`, a minute), and longer than several retries of a
+request."""
 _LOOK_S = 2.0
 _KEPT = 4
-"""Numbers of a holder that stay: a listing then has one of them at least."""
+"""Numbers of a holder that are kept, so that a listing contains at least one of them."""
 
 
 class _Holder(BaseModel):
@@ -57,14 +62,14 @@ class _Holder(BaseModel):
     token: str
     """A random name of this claim."""
     host: str
-    """For people: two machines, or containers, may have the same name."""
+    """For display: two machines or containers may have the same name."""
     pid: int = Field(gt=0, lt=2**31)
     began: str
     """See `_began`."""
     kernel: str
     """See `_kernel`."""
     since: str
-    """For people."""
+    """For display."""
 
     @classmethod
     def this_process(cls) -> _Holder:
@@ -81,11 +86,11 @@ class _Holder(BaseModel):
         return f"process {self.pid} on {self.host}, which has been running a job in it since {self.since}"
 
     def is_near(self) -> bool:
-        """Whether its process id is one of those that this process sees."""
+        """Whether its process id is in this process's namespace."""
         return self.kernel != "" and self.kernel == _kernel()
 
     def lives(self) -> bool | None:
-        """None: that cannot be known from here."""
+        """Whether it is alive; None if that cannot be determined from here."""
         if not self.is_near():
             return None
         try:
@@ -95,11 +100,11 @@ class _Holder(BaseModel):
         except PermissionError:
             pass  # another user's process
         began = _began(self.pid)
-        return None if began is None else began == self.began  # numbers of processes are used again
+        return None if began is None else began == self.began  # pids are reused
 
 
 class Claim:
-    """The right to run in an output, for the time of a `with` block. Raises `Conflict`, naming who has it."""
+    """The right to run in an output, during a `with` block. Raises `Conflict`, naming the holder."""
 
     def __init__(
         self,
@@ -108,9 +113,10 @@ class Claim:
         say: Callable[[str], None] = log.warning,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`uri`: a job's output. `say`: told why the block does not begin at once. `pause`: waits so many seconds."""
+        """`uri`: a job's output. `say`: reports why the block does not begin at once. `pause`: waits for a number of
+        seconds."""
         self.waited = False
-        """Whether it took time to get: what was known of the output may have changed."""
+        """Whether it had to wait; then the output may have changed since it was last read."""
         self._uri = uri
         self._locks = NumberedLog(stores.under(uri), layout.LOCKS)
         self._say = say
@@ -129,9 +135,10 @@ class Claim:
             try:
                 self._write(number)
             except Conflict:
-                if self._look() == gone:  # nobody was first: something else is in the way
+                if self._look() == gone:  # no other process was first: something else is in the way
                     raise
         try:
+            # List again: a holder that the first listing missed (see the module) has priority over this one.
             for other, data in self._look().items():
                 if other not in self._mine and gone.get(other) != data and _fate(data) is not False:
                     raise self._in_use(data)
@@ -157,18 +164,19 @@ class Claim:
             raise self._lost
 
     def renew(self) -> None:
-        """Show that this process lives, which its thread does every `RENEW_S`. Raises what the store raises."""
+        """Show that this process is alive; its thread calls this every `RENEW_S`. Raises what the store raises."""
         newest = self._locks.newest() or self._mine[-1]
         if newest != self._mine[-1]:
             try:
                 other = _holder(self._locks.read(newest))
-            except NotFound:  # a newer one has replaced it since it was listed: the next look tells
+            except NotFound:  # a newer one has replaced it since the listing: the next renewal sees it
                 return
             if other is None or other.token != self._holder.token:
                 self._lose(other)
                 return
-            self._mine = [*(number for number in self._mine if number < newest), newest]  # the answer to it was lost
-        with suppress(Conflict):  # another one's: the next look finds whose
+            # written earlier, but the answer was lost
+            self._mine = [*(number for number in self._mine if number < newest), newest]
+        with suppress(Conflict):  # written by another process: the next renewal finds out which
             self._write(self._mine[-1] + 1)
         while len(self._mine) > _KEPT:
             self._locks.delete(self._mine[0])
@@ -188,7 +196,7 @@ class Claim:
         )
 
     def _wait_for_holders(self) -> dict[int, bytes]:
-        """The numbers of holders that are gone, once there are no others. Raises `Conflict` if one lives."""
+        """Wait until the remaining holders are gone, and return their numbers. Raises `Conflict` if one is alive."""
         seen: dict[int, bytes] = {}
         waited_s = 0.0
         while True:
@@ -233,7 +241,7 @@ class Claim:
             while self._mine:
                 self._locks.delete(self._mine[0])
                 del self._mine[0]
-        except EsspError as error:  # what was done in the output is done all the same
+        except EsspError as error:  # the work in the output is done in any case
             log.warning("%s: the claim of this process stays behind, and counts as gone: %s", self._uri, error)
 
 
@@ -245,15 +253,15 @@ def _holder(data: bytes) -> _Holder | None:
 
 
 def _fate(data: bytes) -> bool | None:
-    """Whether the holder that wrote this lives; None: that cannot be known from here."""
+    """Whether the holder that wrote this is alive; None if that cannot be determined from here."""
     holder = _holder(data)
     return None if holder is None else holder.lives()
 
 
 def _kernel() -> str:
-    """Names the running kernel and the namespace of processes: process ids mean something within the same one alone.
+    """Identifies the running kernel and the process namespace: pids are only comparable within the same ones.
 
-    Empty where there is no /proc. A namespace's number is used again, but only after all its processes have ended.
+    Empty without /proc. The number of a namespace is reused, but only after all its processes have ended.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -263,9 +271,10 @@ def _kernel() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; empty for one that has ended, though nobody has seen to it yet.
+    """When a process began, in kernel ticks; empty for a zombie, which has ended but was not reaped.
 
-    None: that cannot be read; there is no /proc, it hides other users' processes (`hidepid`), or it ended just now.
+    None if that cannot be read: there is no /proc, it hides other users' processes (`hidepid`), or the process has just
+    ended.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

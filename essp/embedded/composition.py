@@ -4,9 +4,9 @@
         while not job.ended(timeout_s=0.25):
             show(job.status())
 
-Every service is built by the same `build` that its `main.py` calls and runs in a thread of its own; the URLs of the
-settings decide whether they meet in memory or over real servers. Leaving the block drains: trainers save a
-checkpoint, decoders finish what they have in hand, and neither threads nor child processes are left behind.
+Every service is built by the same `build` that its `main.py` calls, and runs in its own thread; the URLs of the
+settings decide whether services communicate in memory or through real servers. Leaving the block drains: trainers save
+a checkpoint, decoders finish their current work, and no threads or child processes are left behind.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Servic
 
 
 _POOL = "run"
-"""What the page calls this process: it is of no pool."""
+"""The pool name of this process on the page; it belongs to no real pool."""
 _LOOK_S = 0.2
-"""How often it is looked whether the job has more trainers now."""
+"""How often to check whether the job has gained trainers."""
 _FEATURES_BYTES = 2**33
-"""Features of clips may take so much beside the budget: both splits of UCF-101 at 25 clips, in ten streams of 2048."""
+"""Features of clips may take this much in addition to the budget: both splits of UCF-101 at 25 clips, in ten streams of
+2048."""
 
 
 def embedded_settings(spec: JobSpec, settings: Settings) -> Settings:
-    """The settings with a memory cache that holds the job's budget, where nothing else was asked for."""
+    """The settings with a memory cache that fits the job's budget, unless another cache is configured."""
     if settings.cache != "memory://":
         return settings
     # The budget counts bytes that the master has accounted for; a redelivered clip may briefly exceed it.
@@ -74,18 +75,17 @@ class EmbeddedOptions:
     """How a job is run in this process."""
 
     fresh: bool = False
-    """Forget what an earlier run of the job left."""
+    """Remove what an earlier run of the job left."""
     checked: Preflight | None = None
-    """The preflight of just this, if it was made before; None: the master makes it at the start."""
+    """The preflight of exactly this job, if already made; None: the master makes it at the start."""
     api: LocalApi | None = None
-    """Where people look at the job meanwhile; None: nowhere."""
+    """The API on which users watch the job; None: it has no API."""
     alone: bool = False
-    """Write to the job's output and nowhere else, whatever the environment says: no trackers, no traces, no burst
-    buffer."""
+    """Write only to the job's output, whatever the environment says: no trackers, no traces, no burst buffer."""
     decoders: int = 0
-    """Child processes that decode; 0: as the settings say."""
+    """Child processes that decode; 0: as in the settings."""
     consumers: Consumers | None = None
-    """Builds the consumers in place of trainers or predictor (loops of the user's own, benchmarks)."""
+    """Builds the consumers instead of trainers or predictor (the user's own loops, benchmarks)."""
 
 
 class Embedded:
@@ -96,10 +96,11 @@ class Embedded:
         settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
+        # Closed in reverse order: the API first, then the sink, which still reads the bus, and the adapters last.
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
-            if options.checked is None:  # else its preflight has taken them from the model
+            if options.checked is None:  # otherwise its preflight has taken them from the model
                 spec = with_inputs(spec, model_of(spec, self.adapters.stores))
             self._spec = spec
             self.control = ControlFeed(self.adapters.bus)
@@ -152,18 +153,19 @@ class Embedded:
         self.close()
 
     def close(self) -> None:
-        """Let every service finish what it has in hand and save; then no thread or process of it is left."""
+        """Let every service finish its current work and save; afterwards none of its threads and processes is left."""
         unbroken(self._close)
 
     def _close(self) -> None:
         self._workers.drain()
         self._workers.ended.wait()
-        self.master.drain()  # last: it accounts for what the others finish
+        self.master.drain()  # last, because it accounts for what the others finish
         self._thread.join()
         self._resources.close()
 
     def ended(self, timeout_s: float) -> bool:
-        """Wait so long at most; whether the job has ended. Raises what stopped a service."""
+        """Wait at most `timeout_s` seconds; returns whether the job has ended. Raises the error that stopped a
+        service."""
         ended = self._stopped.wait(timeout_s) or self.state.ended
         if self._failure is not None:
             raise self._failure
@@ -171,15 +173,15 @@ class Embedded:
 
     @property
     def state(self) -> JobState:
-        """Where it stands: quick to ask for."""
+        """The state of the job; cheap to call."""
         return self.master.state(self._spec.name)
 
     def status(self) -> JobStatus:
-        """The job as it stands."""
+        """The full status of the job."""
         return self.master.status(self._spec.name)
 
     def events(self, after: int) -> Sequence[JobEvent]:
-        """What happened since event `after`."""
+        """The events after event `after`."""
         return self.master.events(self._spec.name, after)
 
     def _run(self) -> None:
@@ -189,12 +191,12 @@ class Embedded:
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
         finally:
-            self._workers.ended.set()  # also where they have not begun
+            self._workers.ended.set()  # even if they have not started
             self._stopped.set()
 
 
 class _Workers:
-    """All services but the master, as one."""
+    """All services except the master, as one service."""
 
     name = "workers"
 
@@ -203,20 +205,21 @@ class _Workers:
         self._services = services
 
     def run(self) -> None:
-        """Until all have ended."""
+        """Run until all have ended."""
         try:
             run_all(self._services)
         finally:
             self.ended.set()
 
     def drain(self) -> None:
-        """Let all of them finish what they have in hand."""
+        """Let all of them finish their current work."""
         for service in reversed(self._services):
             service.drain()
 
 
 class _Later:
-    """The trainers that the job gets while it runs, each from the run on that has it, and what makes their features."""
+    """Runs the trainers that the job gains while it runs, each from the run that includes it, and the extractors of
+    their features."""
 
     name = "later-trainers"
 
@@ -226,13 +229,13 @@ class _Later:
         self._control = control
         self._settings = settings
         self._run_seen = 0
-        """The run whose trainers are known."""
+        """The newest run whose trainers have been started."""
         self._draining = threading.Event()
         self._started: list[tuple[threading.Thread, Service]] = []
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Start them as they come, until drained. Raises what stopped one of them."""
+        """Start trainers as they are added, until drained. Raises the error that stopped one of them."""
         try:
             while not self._draining.wait(_LOOK_S):
                 command = self._control.latest(self._spec.name)
@@ -248,7 +251,7 @@ class _Later:
             raise self._failure
 
     def drain(self) -> None:
-        """Let all of them finish what they have in hand."""
+        """Let all of them finish their current work."""
         self._draining.set()
 
     def _start(self, spec: JobSpec) -> None:
@@ -273,7 +276,7 @@ class _Later:
 
 
 def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
-    """The trainers and the aggregator of a training job, or the predictor. Torch is loaded here, and only here."""
+    """The trainers and the aggregator of a training job, or the predictor. Only this function loads torch."""
     worker = worker_name(settings)
     if spec.consumers:
         raise ConfigError(
@@ -294,7 +297,7 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
 def _trainers(
     spec: JobSpec, names: Iterable[str], adapters: Adapters, control: ControlFeed, settings: Settings
 ) -> list[Service]:
-    """These trainers of a job."""
+    """The services of these trainers."""
     from essp_trainer.config import TrainerConfig, TrainerSettings
     from essp_trainer.service import build as build_trainer
 
@@ -305,12 +308,12 @@ def _trainers(
 
 
 def _extracted(spec: JobSpec) -> set[str]:
-    """The features that extractors make for a job."""
+    """The features that extractors compute for a job."""
     return {stream.feature for stream in spec.streams.values() if stream.feature != "rgb"}
 
 
 def _extractors(features: Iterable[str], adapters: Adapters, settings: Settings) -> list[Service]:
-    """One that makes these features; none for no features."""
+    """One extractor for these features; empty if there are no features."""
     if not (made := tuple(sorted(features))):
         return []
     extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": made})
@@ -318,7 +321,7 @@ def _extractors(features: Iterable[str], adapters: Adapters, settings: Settings)
 
 
 def _settings(kind: type[S], settings: Settings) -> S:
-    """The settings of one service: what is given, the rest from the environment."""
+    """The settings of one service: those given, and the rest from the environment."""
     return kind(**_values(settings))
 
 
@@ -327,7 +330,7 @@ def _values(settings: Settings) -> dict[str, Any]:
 
 
 class _Alone(Settings):
-    """Gives also where single services would write beside the output of a job: nowhere."""
+    """Settings that also disable the places where individual services would write, other than the job's output."""
 
     tensorboard: str
     mlflow: str

@@ -1,6 +1,7 @@
-"""Whether this machine has the devices that the trainers of a job ask for, when they are to train in this process.
+"""Checks whether this machine has the devices that trainers in this process ask for.
 
-Elsewhere only the trainer's own machine can tell: there the job fails with the same words (`choose_device`).
+If trainers run elsewhere, only the trainer's own machine can tell: there the job fails with the same message
+(`choose_device`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from essp_common.job.spec import JobSpec
 
 
 def check_devices(spec: JobSpec) -> None:
-    """Raises `ConfigError` for a device that is not here. Torch, which takes seconds, is loaded only for a GPU."""
+    """Raises `ConfigError` for a missing device. Loads torch, which takes seconds, only if a job asks for a GPU."""
     wanted = {name: trainer.device for name, trainer in spec.trainers.items() if trainer.device == "cuda"}
     if not wanted or find_spec("torch") is None:
-        return  # without torch nothing can be trained here; the command that tries says which extra is missing
+        return  # without torch no training is possible here; the command that tries it names the missing extra
     from essp_engine.loading.device import choose_device
 
     for name, device in wanted.items():

@@ -1,5 +1,5 @@
-"""How good a model's answers are, against labels: `essp evaluate`.
+"""How good a model's answers are, compared with labels: `essp evaluate`.
 
 segments.py        mean average precision of segments
-segment_lists.py   segments in files: what was found, what is labelled
+segment_lists.py   segments in files: found ones and labels
 """

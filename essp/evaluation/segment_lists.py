@@ -1,4 +1,4 @@
-"""Lists of segments in files: what was found, and what people have labelled.
+"""Lists of segments in files: found by a model, or labelled by people.
 
 Found:
 
@@ -11,7 +11,7 @@ Labelled:
     CSV, or tabs in .tsv               path | file | video; label | class; start_s and end_s | start_frame and end_frame
     ActivityNet's form                 {"database": {ID: {"annotations": [{"label", "segment": [s, e]}]}}}
 
-Raises `ConfigError` for files of other forms, and for a segment that does not end after it begins.
+Raises `ConfigError` for files in other formats, and for a segment whose end is not after its beginning.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class SegmentList:
     unit: Unit
     stretches: tuple[Stretch, ...]
     videos: frozenset[str]
-    """All that it speaks of, also those without a segment."""
+    """All videos that the file mentions, including those without a segment."""
     subsets: Mapping[str, str] = field(default_factory=dict)
-    """Video -> its part of the data set, where the file says so."""
+    """Video -> its subset of the data set, if the file gives one."""
 
 
 def read_found(store: ObjectStore, key: str) -> SegmentList:
-    """What a model has found."""
+    """Read the segments found by a model."""
     where = store.uri(key)
     if not key.endswith(".json"):
         key = key if key.endswith(".parquet") else str(PurePosixPath(key) / layout.SEGMENTS)
@@ -73,7 +73,7 @@ def read_found(store: ObjectStore, key: str) -> SegmentList:
 
 
 def read_labelled(store: ObjectStore, key: str) -> SegmentList:
-    """What people have labelled."""
+    """Read labelled segments."""
     where = store.uri(key)
     if not key.endswith(".json"):
         return _csv(where, store.get(key))
@@ -94,10 +94,10 @@ def read_labelled(store: ObjectStore, key: str) -> SegmentList:
 
 
 def named_alike(found: SegmentList, labelled: SegmentList) -> SegmentList:
-    """What was found, its videos called as in the labels; those that the labels do not have keep their names.
+    """The found segments, with their videos named as in the labels; videos without labels keep their names.
 
-    A video is the same if one of both names, without suffixes of video files, ends with the other: `clips/a/7.mp4` is
-    `a/7`, and `v_7.mp4` is `7`, as the files of ActivityNet are called. Raises `ConfigError` for a name that fits
+    Two names refer to the same video if one of them, without video file suffixes, ends with the other: `clips/a/7.mp4`
+    is `a/7`, and `v_7.mp4` is `7`, as ActivityNet's files are named. Raises `ConfigError` for a name that matches
     several, in either file.
     """
     by_stem: dict[str, list[str]] = defaultdict(list)
@@ -111,7 +111,7 @@ def named_alike(found: SegmentList, labelled: SegmentList) -> SegmentList:
 
 
 def of_subset(labelled: SegmentList, subset: str) -> SegmentList:
-    """The videos of one part of a data set. Raises `ConfigError` if the list has none."""
+    """The videos of one subset of a data set. Raises `ConfigError` if the list has none."""
     videos = frozenset(video for video in labelled.videos if labelled.subsets.get(video) == subset)
     if not videos:
         known = ", ".join(sorted(set(labelled.subsets.values()))) or "does not say to which one its videos belong"
@@ -134,7 +134,7 @@ def _same(video: str, by_stem: Mapping[str, Sequence[str]], where: str) -> str |
 
 
 def _check_different(found: SegmentList, names: Mapping[str, str], where: str) -> None:
-    """Raises `ConfigError` where two videos that were searched are called as the same one of the labels."""
+    """Raises `ConfigError` if two found videos match the same labelled video."""
     called: dict[str, str] = {}
     for video in sorted(found.videos):
         name = names.get(video, video)

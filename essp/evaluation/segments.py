@@ -1,11 +1,11 @@
-"""How well the segments that a model has found fit those that people have labelled: mean average precision.
+"""How well the segments found by a model match labelled ones: mean average precision.
 
 As ActivityNet defines it (Caba Heilbron et al., "ActivityNet: A Large-Scale Video Benchmark for Human Activity
-Understanding", CVPR 2015, and its evaluation toolkit): of each class, what was found is taken in the order of its
-scores. It is right if it overlaps a labelled segment of its class and video, which no better one has taken, by at least
-the threshold; of several, the one it overlaps most. Overlap is intersection over union in time. The average precision
-is the area below precision over recall, where precision counts as high as at any higher recall; the mean is over the
-classes that were labelled.
+Understanding", CVPR 2015, and its evaluation toolkit): for each class, found segments are taken in descending order of
+score. A segment is right if it overlaps a labelled segment of its class and video by at least the threshold, and no
+segment with a higher score has matched that one; among several, the one with the largest overlap is matched. Overlap is
+intersection over union in time. The average precision is the area under the precision-recall curve, with precision
+interpolated as the maximum at any higher recall. The mean is over the classes that have labels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Stretch:
     class_name: str
     begin: float
     end: float
-    """Not included."""
+    """Exclusive."""
     score: float = 1.0
-    """How sure the model is; of what people have labelled, 1."""
+    """The model's confidence; 1 for labels."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All classes that were labelled, by name."""
+    """All labelled classes, by name."""
 
     overlaps: tuple[float, ...]
     classes: tuple[ClassResult, ...]
@@ -59,15 +59,15 @@ class Evaluation:
 
     @property
     def average(self) -> float:
-        """The mean of `mean`: what ActivityNet ranks by."""
+        """The mean of `mean`, by which ActivityNet ranks."""
         return float(self.mean.mean())
 
 
 def evaluate(found: Iterable[Stretch], labelled: Iterable[Stretch], overlaps: Sequence[float]) -> Evaluation:
-    """Compare what was found with what was labelled. `overlaps`: thresholds in 0..1.
+    """Compare found segments with labelled ones. `overlaps`: thresholds in 0..1.
 
-    What was found of a class that nobody has labelled counts for nothing; in a video without labels of its class it is
-    wrong. Of equal scores, the one given first counts as better. Raises `ValueError` if nothing was labelled.
+    Found segments of a class without any label are ignored; in a video without labels of their class they are wrong.
+    With equal scores, the earlier segment ranks first. Raises `ValueError` if nothing was labelled.
     """
     wanted: dict[str, list[Stretch]] = defaultdict(list)
     for stretch in labelled:
@@ -87,8 +87,8 @@ def evaluate(found: Iterable[Stretch], labelled: Iterable[Stretch], overlaps: Se
 
 
 def average_precision(right: NDArray[np.bool_], labelled: int) -> float:
-    """Of one class at one threshold. `right`: `(N,)` whether each that was found is, the surest first. `labelled`: how
-    many there are to find."""
+    """The average precision of one class at one threshold. `right`: `(N,)` whether each found segment is right, highest
+    score first. `labelled`: the number of labelled segments."""
     hits = np.cumsum(right)
     precision = hits / np.arange(1, len(right) + 1)
     best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
@@ -96,7 +96,7 @@ def average_precision(right: NDArray[np.bool_], labelled: int) -> float:
 
 
 def _right(ranked: Sequence[Stretch], truth: Sequence[Stretch], overlaps: Sequence[float]) -> NDArray[np.bool_]:
-    """`(thresholds, N)`: whether each that was found is right. All are of one class."""
+    """`(thresholds, N)`: whether each found segment is right. All are of one class."""
     right = np.zeros((len(overlaps), len(ranked)), np.bool_)
     places: dict[str, list[int]] = defaultdict(list)
     for place, stretch in enumerate(truth):

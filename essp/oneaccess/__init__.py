@@ -1,4 +1,4 @@
-"""The names of the OneAccess paper, over `essp.Records`: its listing runs with another import.
+"""The API of the OneAccess paper, implemented with `essp.Records`. The paper's listing runs with another import.
 
     from essp import oneaccess as OneAccess
 
@@ -11,8 +11,8 @@
     for i in range(data_loader.num_batches):
         images, labels = data_loader.get_next_batch()
 
-New code is better off with `essp.Records`, which this is a thin layer of. docs/oneaccess.md says what is different from
-the authors' program.
+This is a thin layer over `essp.Records`, which new code should use instead. docs/oneaccess.md lists the differences
+from the authors' program.
 """
 
 from essp.oneaccess import load, store

@@ -1,4 +1,4 @@
-"""Batches, one after the other: `load.DataLoader`."""
+"""Loads batches one after another: `load.DataLoader`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from essp.oneaccess.store import Cifar10
 
 
 class DataLoader:
-    """Batches of a store that is initialized, for so many epochs."""
+    """Batches of an initialized store, for a number of epochs."""
 
     def __init__(self, data_store: Cifar10, epochs: int = 1) -> None:
         """Raises `NotFound` if the store has not been initialized."""
@@ -20,15 +20,15 @@ class DataLoader:
         self._as_they_are = not data_store.transforms
         self._records = data_store.records()
         self.num_batches = epochs * len(self._records)
-        """How often `get_next_batch` has one: as many as there are in all epochs."""
+        """Total number of batches that `get_next_batch` returns, over all epochs."""
         self._left = self.num_batches
         self._epoch: Iterator[Batch] = iter(())
 
     def get_next_batch(self) -> tuple[Tensor, Tensor]:
-        """Images `(B, 3, 32, 32)` uint8, RGB, or what `transform` makes of them; labels `(B,)` int64.
+        """Images `(B, 3, 32, 32)` uint8, RGB, or the results of `transform`; labels `(B,)` int64.
 
-        The last batch of an epoch may be smaller. If damaged images make an epoch shorter, the next one follows, so
-        that there are `num_batches` in any case. Raises `StopIteration` after the last one.
+        The last batch of an epoch may be smaller. If damaged images shorten an epoch, the next one begins earlier, so
+        that there are always `num_batches`. Raises `StopIteration` after the last one.
         """
         if not self._left:
             self.close()
@@ -42,5 +42,5 @@ class DataLoader:
         return images, batch.labels
 
     def close(self) -> None:
-        """End the threads that read ahead. Idempotent; leaving the loader alone does the same."""
+        """End the threads that read ahead. Idempotent. Dropping all references to the loader has the same effect."""
         self._records.close()

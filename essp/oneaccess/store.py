@@ -1,4 +1,4 @@
-"""Where data lie: `store.Cifar10`."""
+"""The location of the data: `store.Cifar10`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIDE = 32
 
 
 class Cifar10:
-    """The training images of CIFAR-10, and how they are sampled."""
+    """The training images of CIFAR-10, and how to sample them."""
 
     def __init__(
         self,
@@ -44,23 +44,22 @@ class Cifar10:
         seed: int = 0,
         ir_folder: str | Path | None = None,
     ) -> None:
-        """Nothing is read before `initialize`.
+        """Set up the store. Nothing is read before `initialize`.
 
-        input_data_folder: path or URI of `cifar-10-batches-bin`, of `cifar-10-binary.tar.gz`, of a folder that has
-            one of these, or of a folder with a folder of images for each class. Those of several sizes are scaled
-            until they cover 32 x 32 pixels, and their centres cut out.
-        max_batches: batches that wait in a queue. There is no queue here: a batch is cut out of memory when it is
-            asked for. It is checked, and has no effect.
-        batch_size: images of a batch.
-        rel_sample_size: images of a sample, in batches. Two samples and more are in memory: the one in use, and
-            `max_samples` ahead of it. If all images fit into that, they are read once.
-        max_samples: samples that are read ahead.
-        transform: called one after the other with each image, `(3, 32, 32)` uint8, RGB, each time that it is drawn;
-            in threads.
-        replacement: draw each sample from all images, in place of each image once an epoch.
-        seed: the same seed, the same batches.
-        ir_folder: where the intermediate representation is (default: `input_data_folder` and `.records`). One that is
-            there is used as it is.
+        input_data_folder: path or URI of `cifar-10-batches-bin`, of `cifar-10-binary.tar.gz`, of a folder that contains
+            one of these, or of a folder with a folder of images for each class. Images of different sizes are scaled
+            until they cover 32 x 32 pixels, and cropped at their centres.
+        max_batches: number of batches in a queue. It is checked but has no effect, because there is no queue here: a
+            batch is cut out of memory on request.
+        batch_size: images per batch.
+        rel_sample_size: size of a sample, in batches. At least two samples are in memory: the one in use, and
+            `max_samples` ahead of it. If all images fit into these, they are read once.
+        max_samples: number of samples to read ahead.
+        transform: called in order for each image, `(3, 32, 32)` uint8, RGB, each time that it is drawn; in threads.
+        replacement: draw each sample from all images, instead of using each image once per epoch.
+        seed: the same seed gives the same batches.
+        ir_folder: location of the intermediate representation (default: `input_data_folder` with `.records`
+            appended). An existing one is used as it is.
 
         Raises `ConfigError`, which names the argument.
         """
@@ -76,9 +75,9 @@ class Cifar10:
         self._stores = Stores(Settings().stores)
 
     def initialize(self) -> None:
-        """Write the intermediate representation, unless it is there: the images as numbers, in files of 256 MiB.
+        """Write the intermediate representation unless it exists: the pixel values of the images, in files of 256 MiB.
 
-        The first sample is read when the first batch is asked for, and is one batch long, so that this comes at once.
+        The first sample is read when the first batch is requested. It is only one batch long, so this is fast.
         """
         data_set = DataSet(self._stores.under(self._ir))
         if data_set.versions():
@@ -87,7 +86,7 @@ class Cifar10:
             build(source, data_set, BuildOptions("raw"))  # Conflict: another process has just written it
 
     def records(self) -> Records:
-        """The loader that `load.DataLoader` takes batches from. Raises `NotFound` before `initialize`."""
+        """The loader from which `load.DataLoader` takes batches. Raises `NotFound` before `initialize`."""
         reader = RecordReader(DataSet(self._stores.under(self._ir)))
         image_bytes = int(reader.table["length"].max(initial=1))
         return Records(
@@ -100,7 +99,7 @@ class Cifar10:
         )
 
     def _source(self) -> str:
-        """The archive, where the folder has it."""
+        """The archive, if the folder contains it."""
         try:
             self._stores.under(self._input).head(_ARCHIVE)
         except NotFound:

@@ -1,6 +1,6 @@
-"""What pages are made of that a person opens in a browser: one file that needs nothing beside it, no file, no network.
+"""Elements of HTML pages. A page is one self-contained file, which needs no other files and no network.
 
-Text is escaped unless it says that it is HTML: names of classes and videos come from file names.
+Text is escaped unless it is marked as HTML, because names of classes and videos come from file names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from importlib.resources import files
 
 
 def document(title: str, parts: Iterable[str], style: str = "", script: str = "", facts: Mapping[str, str] = {}) -> str:
-    """The page of these parts. `style`, `script`: what it needs beyond the common style sheet. `facts`: for programs
-    that read it again (`fact`)."""
+    """A page with these parts. `style`, `script`: additions to the common style sheet. `facts`: values that programs
+    read back with `fact`."""
     told = "".join(f'<meta name="{escape(name)}" content="{escape(value)}">' for name, value in facts.items())
     css = files("essp.pages").joinpath("page.css").read_text(encoding="utf-8")
     behaviour = f"<script>{script}</script>\n" if script else ""
@@ -27,13 +27,13 @@ def document(title: str, parts: Iterable[str], style: str = "", script: str = ""
 
 
 def fact(page: str, name: str) -> str:
-    """A fact of a page; empty: it has none of this name."""
+    """A fact of a page; empty if it has no fact with this name."""
     found = re.search(f'<meta name="{re.escape(escape(name))}" content="([^"]*)">', page)
     return unescape(found[1]) if found else ""
 
 
 def tiles(shown: Iterable[tuple[str, str]]) -> str:
-    """Figures that stand out; each a label and its value."""
+    """Prominent figures, each with a label and a value."""
     found = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span class="quiet">{escape(label)}</span></div>'
         for label, value in shown
@@ -42,7 +42,7 @@ def tiles(shown: Iterable[tuple[str, str]]) -> str:
 
 
 class Raw(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
 
 def section(title: str, content: str, kind: str = "") -> str:
@@ -58,8 +58,11 @@ def table(
     wrap: Sequence[int] = (),
     bar: int = -1,
 ) -> str:
-    """A table; `head` is HTML, cells are text. Rows that are flagged stand out; `left`: columns of text; `wrap`: those
-    whose lines may break anywhere. On a narrow window each row is a block, and each cell has its head beside it."""
+    """A table. `head` is HTML, and cells are text. Flagged rows are highlighted.
+
+    `left`: columns of text; `wrap`: columns whose lines may break anywhere. In a narrow window each row is a block, and
+    each cell is shown with its heading.
+    """
 
     def kind(column: int) -> str:
         names = [n for n, on in (("left", column in left), ("wrap", column in wrap), ("bar", column == bar)) if on]

@@ -1,4 +1,4 @@
-"""Files in a tar or zip archive, which may lie in any object store."""
+"""Files in a tar or zip archive, in any object store."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from essp_common.objects.port import ObjectStore
 
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
-    RuntimeError,  # zipfile: it is encrypted, or packed in a way that is not known
-    OSError,  # zipfile: it says that something lies before the beginning of the file
+    RuntimeError,  # zipfile: encrypted, or an unknown compression method
+    OSError,  # zipfile: an offset before the beginning of the file
 )
 MOST_BYTES = 2**30
-"""Of one file: more, unpacked, is no image."""
+"""The largest unpacked size of one file; anything larger is not an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Used from one thread. Quickest where files are read in their order."""
+    """Used from one thread. Fastest if files are read in order."""
 
     sizes: dict[str, int]
-    """Name of each file -> its bytes, unpacked, in the order of the archive."""
+    """Name of each file -> its unpacked size in bytes, in the order of the archive."""
     unpack: Callable[[str], bytes]
 
     @property
     def names(self) -> list[str]:
-        """Of its files, in their order."""
+        """The names of its files, in order."""
         return list(self.sizes)
 
     def read(self, name: str) -> bytes:
-        """One of them. Raises `BadFrames` if it is damaged or larger than `MOST_BYTES`."""
+        """The contents of one file. Raises `BadFrames` if it is damaged or larger than `MOST_BYTES`."""
         if self.sizes[name] > MOST_BYTES:
             raise BadFrames(f"it would unpack to {self.sizes[name]} bytes")
         with _errors(BadFrames, "it cannot be unpacked"):

@@ -1,7 +1,7 @@
-"""Makes a version of a data set of records from a source of images.
+"""Builds a version of a data set of records from a source of images.
 
-Files are read in the order of the source by one thread, decoded and encoded by several, and written in the same order.
-What cannot be decoded is named, left out and counted.
+One thread reads files in the order of the source, several decode and encode them, and they are written in the same
+order. Images that cannot be decoded are named, left out and counted.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _TELL_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What becomes of each image."""
+    """How each image is stored."""
 
     encode: Encode | None = None
-    """`keep`: its file as it is. `raw`: numbers, the fastest to read and the largest. `jpeg`: a JPEG file. None:
-    `keep`, and `jpeg` for what has no file of its own."""
+    """`keep`: the file unchanged. `raw`: pixel values, fastest to read and largest. `jpeg`: a JPEG file. None: `keep`,
+    or `jpeg` for images that are not files of their own."""
     size: tuple[int, int] | None = None
-    """Height and width that each is scaled to cover, its centre cut out."""
+    """Height and width that each image is scaled to cover; then its centre is cropped."""
     append: bool = False
     workers: int = 0
-    """Images decoded at a time; 0: one a core."""
+    """Images decoded at a time; 0: one per core."""
     file_bytes: int = FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a build is."""
+    """The progress of a build."""
 
     done: int
     total: int
@@ -67,7 +67,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build came to."""
+    """The result of a build."""
 
     version: int
     records: int
@@ -75,17 +75,17 @@ class Built:
     classes: tuple[str, ...]
     per_class: dict[str, int]
     problems: dict[str, str] = field(default_factory=dict)
-    """Images that were left out, and why."""
+    """Images that were left out -> the reason."""
     elapsed_s: float = 0.0
 
 
 def build(
     source: Source, data_set: DataSet, options: BuildOptions, tell: Callable[[Progress], None] = lambda _: None
 ) -> Built:
-    """Write all images of a source, and the version that has them.
+    """Write all images of a source, and the version that contains them.
 
-    Raises `ConfigError` if there are records already and `append` is not set, or if no image can be used. Whatever
-    stops it, the versions before are what they were.
+    Raises `ConfigError` if there are records already and `append` is not set, or if no image can be used. If it fails,
+    earlier versions are unchanged.
     """
     options = replace(options, encode=_encode(source, options))
     began = due = time.monotonic()
@@ -119,7 +119,7 @@ def build(
 
 
 def _encode(source: Source, options: BuildOptions) -> Encode:
-    """Raises `ConfigError` for what cannot be kept."""
+    """The encoding to use. Raises `ConfigError` if `keep` is impossible."""
     encode = options.encode or ("jpeg" if source.cut else "keep")
     if encode == "keep" and source.cut:
         raise ConfigError(f"keep: a {source.unit} is not a file; use raw or jpeg", field="--encode", code="conflict")
@@ -135,7 +135,7 @@ def _encode(source: Source, options: BuildOptions) -> Encode:
 def _records(
     items: Iterable[Item], labels: dict[str, int], options: BuildOptions
 ) -> Iterator[tuple[Item, Record | str]]:
-    """What each item becomes, in their order; a text: why it cannot be used."""
+    """The record of each item, in order, or a text saying why the item cannot be used."""
     workers = options.workers or cpu_count()
     begun: deque[tuple[list[Item], Future[list[Record | str]]]] = deque()
     files = (list(parts) for _, parts in groupby(items, key=lambda item: item.read))
@@ -191,7 +191,7 @@ def _record(image: Image, label: int, box: Box | None, options: BuildOptions) ->
 
 
 def _cut(image: Image, box: Box) -> Image:
-    """Raises `ValueError` if the box is not of this image."""
+    """Cut a box out of an image. Raises `ValueError` if the box belongs to an image of another size."""
     height, width = image.shape[:2]
     if box.image not in (None, (height, width)):
         raise ValueError(f"its image has {height}x{width} pixels, and the annotations are of one of {box.image}")

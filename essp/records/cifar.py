@@ -1,7 +1,7 @@
-"""The binary versions of CIFAR-10 and CIFAR-100, in the archives in which they are published or unpacked.
+"""The binary versions of CIFAR-10 and CIFAR-100, in the published archives or unpacked.
 
-Each file is a row of records: the label (of CIFAR-100 two, the coarse and the fine one), then 32 x 32 red, green and
-blue bytes. The versions for Python are pickles, and reading a pickle runs what it says; they are refused.
+Each file is a sequence of records: the label (CIFAR-100 has two, coarse and fine), then 32 x 32 red, green and blue
+bytes. The Python versions are pickles, and loading a pickle can run arbitrary code; they are refused.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _PICKLED = {
     frozenset(("data_batch_1", "batches.meta")): "cifar-10",
     frozenset(("train", "test", "meta")): "cifar-100",
 }
-"""Files of the versions for Python."""
+"""Files of the Python versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     name: str
     names: str
-    """The file that has the classes, a line each."""
+    """The file that lists the classes, one per line."""
     labels: int
     """Bytes before an image; the last one is its label."""
     training: str
-    """How the names of training files begin."""
+    """Prefix of the names of training files."""
 
 
 _LAYOUTS = (
@@ -44,7 +44,8 @@ _LAYOUTS = (
 
 
 def cifar(archive: Archive) -> Source | None:
-    """The training images; None: it is something else. Raises `ConfigError` for a damaged archive and for pickles."""
+    """The training images; None if the archive is something else. Raises `ConfigError` for a damaged archive and for
+    pickles."""
     names = archive.names
     stems = {PurePosixPath(name).name: name for name in names}
     binary = sorted(name for name in names if name.endswith(".bin"))

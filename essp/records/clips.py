@@ -1,11 +1,11 @@
 """Frames of the videos of a catalog as records.
 
-Of each usable row of one split, a number of frames, evenly placed: the middle ones of as many equal parts. They are the
-frames that a plain decode of the file shows at these places. A video is decoded in one pass, in a child process that
-may die of it (`essp_engine/decoding/sandbox.py`): a damaged frame, or a video that kills the process, is named and left
-out.
+From each usable row of one split, it takes a number of evenly spaced frames: the middle frames of equal parts. They are
+the frames that a plain decode of the file shows at these positions. A video is decoded in one pass, in a child process
+that may crash (`essp_engine/decoding/sandbox.py`): a damaged frame, or a video that kills the process, is named and
+left out.
 
-Videos are decoded ahead of the one that is being written, as many at a time as there are cores.
+Videos are decoded ahead of the one being written, as many at a time as there are cores.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
 
 _TRIES = 5
-"""Of a video whose store does not answer."""
+"""Attempts for a video whose store does not answer."""
 
 
 def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) -> Source:
-    """`frames` frames of each video of a split of the catalog at `uri`; children run as long as `opened`.
+    """`frames` frames of each video of a split of the catalog at `uri`; the child processes run until `opened` closes.
 
-    Raises `ConfigError` for a split that there is not, and several of which none is said.
+    Raises `ConfigError` for an unknown split, and if there are several splits and none is named.
     """
-    require("a catalog as a source of records", "av")  # children load it, and it is they who would fail
+    require("a catalog as a source of records", "av")  # the child processes load it, and would be the ones to fail
     catalog = read_catalog(*stores.resolve(uri))
     splits = [name for name in catalog.splits if name]
     if split and split not in splits:
@@ -75,13 +75,14 @@ def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) 
 
 
 def places(row: VideoRow, frames: int) -> list[int]:
-    """The frames that are taken, counted from the first one of the video or segment; of a short one each once."""
+    """The frames to take, counted from the first one of the video or segment; each frame of a short one at most
+    once."""
     length = row.last_frame - row.first_frame + 1
     return np.unique((2 * np.arange(frames) + 1) * length // (2 * frames)).tolist()  # type: ignore[no-any-return]
 
 
 class _Decoder:
-    """Decodes videos ahead of whoever reads their frames. Read from one thread, in order."""
+    """Decodes videos ahead of the reader. Read from one thread, in order."""
 
     def __init__(self, videos: Sequence[tuple[VideoRow, list[int]]]) -> None:
         self._videos = videos
@@ -93,7 +94,7 @@ class _Decoder:
         self._pool = ThreadPoolExecutor(self._workers, "essp-records-decode")
 
     def read(self, number: int, index: int) -> Record:
-        """A frame of a video. Raises `BadFrames` for what cannot be decoded."""
+        """A frame of a video. Raises `BadFrames` if it cannot be decoded."""
         for done in [one for one in self._begun if one < number]:
             del self._begun[done]
         for ahead in range(number, min(number + 2 * self._workers, len(self._videos))):
@@ -105,7 +106,7 @@ class _Decoder:
         return frame
 
     def _decode(self, row: VideoRow, wanted: list[int]) -> list[Record | str]:
-        """In a thread: each frame, or why there is none."""
+        """Runs in a pool thread: each frame, or the reason why it is missing."""
         attempts = iter(range(_TRIES - 1))
         try:
             outcomes = retry_transient(
@@ -116,7 +117,7 @@ class _Decoder:
                 for one in outcomes
             ]
         except TransientError:
-            raise  # the store: nothing is known of the video
+            raise  # a problem of the store, not of the video
         except EsspError as error:
             return [str(error)] * len(wanted)
 
@@ -131,14 +132,14 @@ class _Decoder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the children, once each has done the video that it has."""
+        """End the child processes, each after its current video."""
         self._pool.shutdown(cancel_futures=True)
         for sandbox in self._sandboxes:
             sandbox.close()
 
 
 def _message(row: VideoRow, wanted: list[int]) -> DecodeSeed:
-    """One seed a frame, so that a damaged one does not take the others with it; all are made in one pass."""
+    """One seed for each frame, so that a damaged one does not affect the others; all are decoded in one pass."""
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
         height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,

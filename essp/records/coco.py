@@ -1,11 +1,11 @@
-"""The annotations of COCO (`instances_train2017.json`) and the images that they are of.
+"""COCO annotations (`instances_train2017.json`) and their images.
 
-Each box is a record, cut out of its image, and its category the label; or each image is one, with the category of its
-largest object. Categories keep their order, and those without a box are classes too, so that training and validation
-number them alike.
+Each box becomes a record, cut out of its image, with its category as the label; or each image becomes one, with the
+category of its largest object. Categories keep their order, and those without a box are classes too, so that training
+and validation sets number them alike.
 
-Boxes of crowds are counted and left out. So is, by name, whatever the file says wrongly: a box without area or outside
-of its image, of an image or a category that there is not. A box over the border of its image ends there.
+Boxes of crowds are counted and left out. Wrong entries are named and left out: a box without area or outside its image,
+or of an unknown image or category. A box that crosses the border of its image is clipped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from essp_common.wiring import Stores
 Read = Callable[[str], bytes]
 _FAULTY = (KeyError, ValueError)
 _ASKED_FOR = 20
-"""Images that are looked for in a folder, to know whether it is the one."""
+"""Number of images that are searched for in a folder to decide whether it is the right one."""
 _FAR = 2**31
-"""Coordinates beyond it are none."""
+"""Coordinates beyond this are invalid."""
 _UNUSED = frozenset(("segmentation", "keypoints", "caption", "rle", "counts"))
 """Most of the file; never kept in memory."""
 
@@ -41,7 +41,7 @@ _UNUSED = frozenset(("segmentation", "keypoints", "caption", "rle", "counts"))
 class _Image:
     file: str
     size: tuple[int, int] | None
-    """Height and width, where the annotations say."""
+    """Height and width, if the annotations give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class _Object:
 
 
 def coco(uri: str, stores: Stores, images: str, whole: bool, opened: ExitStack) -> Source:
-    """What the annotations at `uri` say. Raises `ConfigError` for what are none.
+    """Read the annotations at `uri`. Raises `ConfigError` if they are not COCO annotations.
 
-    `images`: URI of their folder or archive; empty: it is looked for beside the annotations, where COCO has it.
-    `whole`: a record an image, in place of one a box. Images in an archive stay open as long as `opened`.
+    `images`: URI of their folder or archive; if empty, the usual places near the annotations are searched. `whole`: one
+    record per image instead of one per box. Images in an archive stay open as long as `opened`.
     """
     content = _content(uri, stores)
     problems: dict[str, str] = {}
@@ -116,7 +116,7 @@ def _kept(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _categories(uri: str, content: Mapping[str, list[Any]]) -> dict[int, str]:
-    """Id -> name, in the order of the ids. A file that is wrong here is wrong everywhere."""
+    """Id -> name, in the order of the ids. Errors are not skipped here, because labels depend on every entry."""
     found: dict[int, str] = {}
     for place, entry in enumerate(content["categories"]):
         try:
@@ -148,7 +148,7 @@ def _images(entries: list[Any], problems: dict[str, str]) -> dict[int, _Image]:
 def _objects(
     entries: list[Any], images: Mapping[int, _Image], classes: Mapping[int, str], problems: dict[str, str]
 ) -> tuple[int, dict[int, list[_Object]]]:
-    """How many crowds there are, and the objects of each image."""
+    """The number of crowds, and the objects of each image."""
     crowds = 0
     found: dict[int, list[_Object]] = {}
     for place, entry in enumerate(entries):
@@ -177,7 +177,8 @@ def _objects(
 def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
     """The pixels that COCO's `[x, y, width, height]` touches, and its area."""
     fine = isinstance(numbers, list) and len(numbers) == 4
-    if not fine or not all(type(one) in (int, float) and abs(one) < _FAR for one in numbers):  # NaN is not, either
+    # NaN also fails this comparison
+    if not fine or not all(type(one) in (int, float) and abs(one) < _FAR for one in numbers):
         raise ValueError(f"{_short(numbers)} is not a box")
     left, top, width, height = numbers
     if width <= 0 or height <= 0:
@@ -189,7 +190,7 @@ def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
 
 
 def clipped(box: Box, height: int, width: int) -> Box:
-    """The part of it that lies in an image of this size. Raises `ValueError` if there is none."""
+    """The part of the box inside an image of this size. Raises `ValueError` if there is none."""
     inside = replace(
         box, top=max(0, box.top), left=max(0, box.left), bottom=min(height, box.bottom), right=min(width, box.right)
     )
@@ -199,7 +200,7 @@ def clipped(box: Box, height: int, width: int) -> Box:
 
 
 def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: ExitStack) -> Read:
-    """What reads an image by the name that the annotations give it."""
+    """A function that reads an image by its name in the annotations."""
     if images.lower().endswith((".zip", ".tar")):
         archive = opened.enter_context(open_archive(*stores.resolve(images), images.lower().endswith(".zip")))
         return partial(_read_member, archive, _by_name(archive))
@@ -207,7 +208,7 @@ def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: E
     split = PurePosixPath(uri).stem.partition("_")[2]
     above = beside.rpartition("/")[0]
     likely = [f"{beside}/{split}", beside]
-    if "://" in above:  # what lies beside the root of a store is another store
+    if "://" in above:  # nothing above the root of a store belongs to that store
         likely = [f"{above}/{split}", f"{above}/images/{split}", f"{above}/images", *likely, above]
     for folder in (images,) if images else dict.fromkeys(likely):
         store = stores.under(folder)
@@ -230,7 +231,7 @@ def _has(store: ObjectStore, name: str) -> bool:
 
 
 def _by_name(archive: Archive) -> dict[str, list[str]]:
-    """Name without folders -> the members that have it."""
+    """Name without folders -> the members with this name."""
     found: dict[str, list[str]] = {}
     for name in archive.names:
         found.setdefault(PurePosixPath(name).name, []).append(name)
@@ -238,7 +239,7 @@ def _by_name(archive: Archive) -> dict[str, list[str]]:
 
 
 def _read_member(archive: Archive, members: Mapping[str, list[str]], name: str) -> bytes:
-    """The one member of this name, or of those the one whose path ends with it."""
+    """The only member of this name; among several, the one whose path ends with the full name."""
     held = members.get(PurePosixPath(name).name, [])
     fitting = held if len(held) < 2 else [member for member in held if f"/{member}".endswith(f"/{name}")]
     if len(fitting) != 1:

@@ -13,13 +13,13 @@ from essp.records.pieces import Piece, Pieces
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records of one piece that come one after the other."""
+    """Consecutive records of one piece."""
 
     held: Held
     places: Places
-    """-1: a damaged one."""
+    """-1: a damaged record."""
     indices: Places
-    """In the rank's share of the epoch."""
+    """Indices in the rank's share of the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class Taken:
 
     parts: tuple[Part, ...]
     stop: int
-    """Index in the epoch behind the last of them, damaged ones included."""
+    """Index in the epoch after the last record, including damaged ones."""
 
     @property
     def places(self) -> Places:
-        """Of all of them."""
+        """The places of all records."""
         return _joined([part.places for part in self.parts])
 
     @property
     def indices(self) -> Places:
-        """Of all of them."""
+        """The indices of all records."""
         return _joined([part.indices for part in self.parts])
 
 
@@ -45,15 +45,15 @@ class Feed:
     """Batches of one loop, epoch after epoch. Used from one thread."""
 
     def __init__(self, pieces: Pieces, batch_size: int, size: int, start: tuple[int, int]) -> None:
-        """Takes over `pieces`, which begin at `start`. `size`: records of an epoch."""
+        """Takes ownership of `pieces`, which begin at `start`. `size`: records of an epoch."""
         self._pieces = pieces
         self._batch_size = batch_size
         self._size = size
         self.position = start
-        """Epoch and index of the batch after the one that was taken last."""
+        """Epoch and index of the batch after the last one taken."""
 
     def epoch(self) -> Iterator[Taken]:
-        """What is left of the epoch that `position` is in."""
+        """The remaining batches of the epoch of `position`."""
         epoch, _ = self.position
         waiting: list[Part] = []
         count, last = 0, False
@@ -74,7 +74,7 @@ class Feed:
         self.position = (epoch + 1, 0)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Release the pieces. Idempotent."""
         self._pieces.close()
 
     def _taken(self, epoch: int, parts: list[Part], stop: int) -> Taken:

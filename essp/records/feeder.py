@@ -1,4 +1,4 @@
-"""Who writes the batches of a shared loader: a thread of the process that shared it."""
+"""Writes the batches of a shared loader: a thread in the process that shared it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 _PAGE = 4096
 _SPARE = 8
-"""A slot has an eighth more room than its first batch takes: what is said of the records varies in length."""
+"""A slot gets an eighth more room than its first batch needs, because the records' metadata varies in length."""
 
 Span = tuple[int, int]
 """Start and stop in an epoch."""
@@ -25,20 +25,20 @@ class Source(Protocol):
     """Where batches come from."""
 
     def batches(self, epoch: int, span: Span) -> Iterator[tuple[int, Packed]]:
-        """Those between start and stop; and where each ends."""
+        """The batches between start and stop, each with the index at which it ends."""
 
     def close(self) -> None:
         """End what it started. Called in the thread that uses it."""
 
 
 class Feeder:
-    """Writes batches as long as there are slots for them. Nothing is read before the first member has joined."""
+    """Writes batches as long as there are slots for them. Reads nothing before the first member has joined."""
 
     def __init__(
         self, home: Home, ring: Ring, source: Source, memory_bytes: int, spans: Callable[[int], list[Span]]
     ) -> None:
-        """Takes over `ring`. `memory_bytes`: for batches ahead; there are two for each member in any case. `spans`:
-        what is to come of an epoch."""
+        """Takes ownership of `ring`. `memory_bytes`: for batches written ahead; there are at least two for each member
+        in any case. `spans`: the remaining parts of an epoch."""
         self._home = home
         self._source = source
         self._memory_bytes = memory_bytes
@@ -53,7 +53,7 @@ class Feeder:
         self._thread.start()
 
     def close(self) -> None:
-        """Tell the members that nothing comes any more, and end. Idempotent."""
+        """Tell the members that no more batches come, and end. Idempotent."""
         self._closing.set()
         if self._ring.is_open:
             self._ring.step(Board.end, Status.CLOSED)
@@ -76,7 +76,7 @@ class Feeder:
             self._source.close()
 
     def _feed(self, epoch: int) -> None:
-        """Write the batches of an epoch, unless members go on to another one meanwhile."""
+        """Write the batches of an epoch; stop if members move on to another epoch in the meantime."""
         for span in self._spans(epoch):
             start = span[0]
             for stop, batch in self._source.batches(epoch, span):
@@ -86,7 +86,7 @@ class Feeder:
         self._ring.step(Board.end_epoch, epoch)
 
     def _offer(self, epoch: int, start: int, stop: int, batch: Packed) -> bool:
-        """Write it as soon as there is room. False: it is not wanted any more."""
+        """Write a batch as soon as there is room. Returns False if it is no longer needed."""
         if not self._room:
             self._open_slots(batch.size)
         while self._slot == WAIT:
@@ -96,6 +96,7 @@ class Feeder:
         if self._closing.is_set():
             raise _Closing
         place = self._place(self._slot, batch.size)
+        # A member may read the slot as soon as it is published, so the batch is written first.
         batch.write(self._home.memory, place)
         before, self._slot = (
             self._slot,
@@ -110,7 +111,7 @@ class Feeder:
         self._ring.step(open_slots)
 
     def _place(self, slot: int, size: int) -> int:
-        """Where a slot has so much room."""
+        """The place of a slot with at least this much room."""
         place, room = self._room.get(slot, (0, 0))
         if room < size:
             room = -(-(size + size // _SPARE) // _PAGE) * _PAGE
@@ -126,7 +127,7 @@ class Feeder:
 
 
 class _Closing(Exception):
-    """Nothing is wanted any more."""
+    """The feeder is closing."""
 
 
 def _joined(board: Board) -> bool:

@@ -1,19 +1,19 @@
-"""Who has which batch of a loader that several processes share: decisions alone, over a row of integers.
+"""Decides which process has which batch of a shared loader: pure logic over an array of integers.
 
     free ──written──▶ ready ──taken──▶ held by a member ──it asks for the next──▶ free
                         ▲                    │
                         └── the member died ─┘
 
 A *member* is a process that takes batches. It holds one at a time; that one counts as used when the member asks for the
-next, or leaves the epoch. A member that has died gives its batch back, to the front.
+next one, or leaves the epoch. The batch of a member that has died goes back to the front of the queue.
 
-An epoch is *over* when all of its batches have been written and used, so no member is told that it is over while
-another one may still give a batch back. Members ask for epochs by number: one that comes late finds those that are over
-empty, so that all of them count alike. The next epoch begins when the present one is over, or when every member has
-left it: then what is left of it is dropped.
+An epoch is *over* when all of its batches have been written and used, so no member sees it end while another one may
+still give a batch back. Members ask for epochs by number. A member that comes late finds finished epochs empty, so all
+members use the same numbers. The next epoch begins when the present one is over, or when every member has left it; in
+that case the rest of it is dropped.
 
-Every method is one step. Whoever calls it (`ring.py`) does so on a copy of the integers under a lock, and puts the copy
-in place with one store: a step happens or does not.
+Every method is one step. The caller (`ring.py`) performs it under a lock on a copy of the integers, and switches to the
+copy with a single store: a step happens completely or not at all.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MOST_SLOTS = 64
-"""With more batches ahead nobody waits less."""
+"""More batches ahead would not reduce waiting."""
 
 WAIT, OVER, ENDED = -1, -2, -3
-"""What `take` answers in place of a slot: nothing is ready; the epoch is over; the loader is."""
+"""The answers of `take` without a slot: no batch is ready; the epoch is over; the loader has ended."""
 
 _STATUS, _EPOCH, _FED_EPOCH, _FED_STOP, _SLOTS, _HEAD, _READY, _FREE = range(8)
 _MEMBERS_WAIT, _FEEDER_WAITS, _JOINED, _TEXT, _TEXT_BYTES = range(8, 13)
 _FIXED = 13
 READY_WORD = _READY
-"""Where the number of batches that can be taken stands."""
+"""Index of the word that counts the batches ready to be taken."""
 _SLOT_WORDS = 5
-"""Epoch, start and stop in it, place and bytes in the memory."""
+"""Epoch, start and stop in it, place and bytes in memory."""
 _MEMBER_WORDS = 3
 """Its process (0: free), the epoch that it is in, and the slot that it holds."""
 _NONE = -1
 
 
 class Status(IntEnum):
-    """Of the loader."""
+    """The status of the loader."""
 
     OPEN = 0
     CLOSED = 1
@@ -53,28 +53,29 @@ class Slot(NamedTuple):
 
     epoch: int
     start: int
-    """Index in the epoch of its first record."""
+    """Index of its first record in the epoch."""
     stop: int
     place: int
-    """Where its bytes begin, in the memory."""
+    """Where its bytes begin in memory."""
     size: int
 
 
 class Standing(NamedTuple):
-    """How far an epoch is."""
+    """The progress of an epoch."""
 
     epoch: int
     written: int | None
-    """Up to which index batches have been written; None: all of them."""
+    """The index up to which batches have been written; None: all of them."""
     unused: list[tuple[int, int]]
-    """Start and stop of those that were written and are not used, ascending."""
+    """Start and stop of the batches that were written but not used, ascending."""
 
 
 class Board:
-    """The integers, and the steps on them. `wake_members` and `wake_feeder` say who has to look again afterwards."""
+    """The integers, and the steps on them. `wake_members` and `wake_feeder` say which processes must be woken
+    afterwards."""
 
     def __init__(self, members: int) -> None:
-        """`members`: how many there may be at a time."""
+        """`members`: the largest number of simultaneous members."""
         self.members = members
         self.most_slots = max(MOST_SLOTS, 2 * members + 2)
         self._ready = _FIXED
@@ -82,15 +83,15 @@ class Board:
         self._rows = self._free + self.most_slots
         self._people = self._rows + _SLOT_WORDS * self.most_slots
         self.size = self._people + _MEMBER_WORDS * members
-        """How many integers."""
+        """The number of integers."""
         self.words: memoryview[int] | list[int] = []
         self.wake_members = 0
         self.wake_feeder = False
 
-    # --- the whole ---
+    # --- the whole loader ---
 
     def begin(self, epoch: int, index: int, text: int, text_bytes: int) -> bool:
-        """Start from there, unless a member has joined. Behind `text` lies what members should know (`ring.py`)."""
+        """Start from there, unless a member has joined. `text` points to a text for the members (`ring.py`)."""
         w = self.words
         if w[_JOINED]:
             return False
@@ -102,7 +103,7 @@ class Board:
         return True
 
     def end(self, status: Status, text: int = 0, text_bytes: int = 0) -> None:
-        """Nothing comes any more."""
+        """Announce that no more batches come."""
         w = self.words
         if w[_STATUS] == Status.OPEN:
             w[_STATUS] = status
@@ -113,61 +114,61 @@ class Board:
 
     @property
     def status(self) -> Status:
-        """Of the loader."""
+        """The status of the loader."""
         return Status(self.words[_STATUS])
 
     @property
     def joined(self) -> bool:
-        """Some member has joined so far."""
+        """Whether any member has ever joined."""
         return bool(self.words[_JOINED])
 
     @property
     def epoch(self) -> int:
-        """From which members take at present."""
+        """The epoch from which members take at present."""
         return self.words[_EPOCH]
 
     @property
     def fed_epoch(self) -> int:
-        """From which batches are written, or have to be."""
+        """The epoch whose batches are being written, or must be written next."""
         return self.words[_FED_EPOCH]
 
     def text(self) -> tuple[int, int]:
-        """Place and bytes of what members should know."""
+        """Place and length in bytes of the text for the members."""
         return self.words[_TEXT], self.words[_TEXT_BYTES]
 
     @property
     def ready_slots(self) -> int:
-        """Batches that can be taken, of this epoch or a later one."""
+        """Batches that can be taken, from this epoch or a later one."""
         return self.words[_READY]
 
     @property
     def free_slots(self) -> int:
-        """Slots that can be written into."""
+        """Slots that can be written."""
         return self.words[_FREE]
 
     def slot(self, slot: int) -> Slot:
-        """What is in a slot that a member holds."""
+        """The contents of a slot that a member holds."""
         row = self._slot(slot)
         return Slot(*self.words[row : row + _SLOT_WORDS])
 
     def standing(self, mine: int | None) -> Standing:
-        """Of the present epoch; what the member `mine` holds counts as used."""
+        """The progress of the present epoch; the batch that member `mine` holds counts as used."""
         w = self.words
         slots = [*self._ready_slots(), *(held for member, held in self._held() if member != mine)]
         unused = sorted((slot.start, slot.stop) for slot in map(self.slot, slots) if slot.epoch == w[_EPOCH])
         return Standing(w[_EPOCH], w[_FED_STOP] if w[_FED_EPOCH] == w[_EPOCH] else None, unused)
 
-    # --- who writes ---
+    # --- the feeder ---
 
     def open_slots(self, slots: int) -> None:
-        """Have so many from now on."""
+        """Use this many slots from now on."""
         w = self.words
         w[_SLOTS] = w[_FREE] = slots
         for slot in range(slots):
             w[self._free + slot] = slot
 
     def reserve(self) -> int:
-        """A free slot to write into, or `WAIT`."""
+        """A free slot to write to, or `WAIT`."""
         w = self.words
         if not w[_FREE]:
             w[_FEEDER_WAITS] = 1
@@ -176,9 +177,9 @@ class Board:
         return w[self._free + w[_FREE]]
 
     def publish(self, slot: int, written: Slot) -> int:
-        """Offer what was written into a reserved slot, and reserve another one.
+        """Offer the batch written to a reserved slot, and reserve another slot.
 
-        That is the same one, unused, if members have gone on to another epoch meanwhile (`fed_epoch`).
+        Returns the same slot, unused, if members have moved on to another epoch meanwhile (`fed_epoch`).
         """
         w = self.words
         if written.epoch != w[_FED_EPOCH]:
@@ -193,16 +194,16 @@ class Board:
         return self.reserve()
 
     def end_epoch(self, epoch: int) -> None:
-        """All batches of this epoch have been written."""
+        """Note that all batches of this epoch have been written."""
         w = self.words
         if epoch == w[_FED_EPOCH]:
             w[_FED_EPOCH], w[_FED_STOP] = epoch + 1, 0
             self._wake_all()
 
-    # --- who takes ---
+    # --- the members ---
 
     def free_member(self) -> int:
-        """A place for one more, or `WAIT`."""
+        """A place for one more member, or `WAIT`."""
         return next((member for member in range(self.members) if not self.words[self._member(member)]), WAIT)
 
     def join(self, member: int, process: int) -> None:
@@ -218,13 +219,14 @@ class Board:
         return [(member, process) for member, process in found if process]
 
     def holders(self) -> list[int]:
-        """The processes that have a batch in hand."""
+        """The processes that hold a batch."""
         return [self.words[self._member(member)] for member, _ in self._held()]
 
     def take(self, member: int, epoch: int, waits: bool = True) -> int:
-        """A batch of that epoch, its slot, or `WAIT`, `OVER` or `ENDED`. The one that the member holds is used.
+        """Take a batch of that epoch: its slot, or `WAIT`, `OVER` or `ENDED`. The batch that the member held counts as
+        used.
 
-        `waits`: it is going to, so it is to be woken.
+        `waits`: the member will wait if there is no batch, so it must be woken.
         """
         w = self.words
         row = self._member(member)
@@ -254,7 +256,7 @@ class Board:
         return OVER
 
     def leave(self, member: int, used: bool) -> None:
-        """Leave the epoch. What the member holds was used, or is given back."""
+        """Leave the epoch. The batch that the member holds was used, or is given back."""
         w = self.words
         row = self._member(member)
         held = w[row + 2]
@@ -268,14 +270,15 @@ class Board:
         self._wake_all()
 
     def bury(self, member: int) -> None:
-        """A member has died, or ended: its place is free, and what it held goes to the others."""
+        """Remove a member that has died or ended: its place becomes free, and its batch goes to the others."""
         self.leave(member, used=False)
         self.words[self._member(member)] = 0
 
-    # --- how ---
+    # --- internals ---
 
     def _begin_epoch(self, epoch: int) -> bool:
-        """Whether members take from that epoch now: nobody is in the present one, or it is over."""
+        """Move on to that epoch if no member is in the present one, or it is over. Returns whether members now take
+        from it."""
         w = self.words
         inside = any(w[self._member(member) + 1] == w[_EPOCH] for member in range(self.members))
         if inside and not self._is_over():
@@ -286,14 +289,14 @@ class Board:
             w[_READY] -= 1
             self._release(dropped)
         w[_EPOCH] = epoch
-        self._wake_all()  # for whoever was in the last one, it is over
+        self._wake_all()  # the previous epoch is over for members that were still in it
         if w[_FED_EPOCH] < epoch:
             w[_FED_EPOCH], w[_FED_STOP] = epoch, 0
             self.wake_feeder = True
         return True
 
     def _is_over(self) -> bool:
-        """The present epoch: all was written, and nothing of it is ready or held."""
+        """Whether the present epoch was fully written and none of its batches is ready or held."""
         w = self.words
         if w[_FED_EPOCH] <= w[_EPOCH]:
             return False
@@ -306,7 +309,7 @@ class Board:
         w = self.words
         w[self._free + w[_FREE]] = slot
         w[_FREE] += 1
-        # Half of the slots at a time: to wake a process costs more than to write a small batch.
+        # Wake the feeder for half of the slots at a time: waking a process costs more than writing a small batch.
         if w[_FEEDER_WAITS] and 2 * w[_FREE] >= w[_SLOTS] - self.members:
             w[_FEEDER_WAITS] = 0
             self.wake_feeder = True

@@ -15,20 +15,20 @@ Places = NDArray[np.int64]
 
 
 class Held(Protocol):
-    """Some records of a data set, or all. One thread fills it, another one takes from it."""
+    """Some or all records of a data set. One thread fills it, another one takes from it."""
 
     def have(self, places: Places) -> NDArray[np.bool_]:
-        """Read those that are not here yet; which of them are good. Raises as the store does."""
+        """Read the records that are not in memory yet; returns which of them are good. Raises as the store does."""
 
     def image(self, place: int) -> Image:
-        """`(H, W, C)` of a record that is here. Raises `BadFrames`."""
+        """`(H, W, C)` of a record in memory. Raises `BadFrames`."""
 
 
 class RawImages:
     """Raw images of one size, in one array."""
 
     def __init__(self, reader: RecordReader, shape: tuple[int, int, int], places: Places | None = None) -> None:
-        """`places`: the only ones that will be asked for, ascending; default: all."""
+        """`places`: the only records that will be asked for, ascending; default: all."""
         self._reader = reader
         self._places = places
         count = len(reader) if places is None else len(places)
@@ -54,7 +54,7 @@ class RawImages:
         return row
 
     def take(self, places: Places) -> NDArray[np.uint8]:
-        """`(B, H, W, C)`: a batch of its own."""
+        """`(B, H, W, C)`: a batch, copied."""
         return self._images.take(self._row(places), axis=0)
 
     def _row(self, places: Places) -> Places:
@@ -67,7 +67,7 @@ class Files:
     def __init__(self, reader: RecordReader) -> None:
         self._reader = reader
         self._data: dict[int, bytes | None] = {}
-        """Place -> its bytes; None: they are damaged."""
+        """Place -> its bytes; None if they are damaged."""
 
     def have(self, places: Places) -> NDArray[np.bool_]:
         """See `Held`."""
@@ -75,7 +75,7 @@ class Files:
         if len(missing):
             fresh: dict[int, bytes | None] = dict.fromkeys(missing.tolist())
             for some, buffers in self._reader.read(missing):
-                # Copies: a buffer would keep all that was read with it.
+                # Copy, because a buffer would keep alive everything that was read with it.
                 fresh.update(zip(some.tolist(), map(bytes, buffers), strict=True))
             self._data.update(fresh)
         return np.array([self._data[place] is not None for place in places.tolist()], np.bool_)
@@ -91,6 +91,6 @@ class Files:
 
 
 def distinct(places: Places) -> Places:
-    """Each of them once, ascending. As `numpy.unique`, which imports 50 ms of modules when it is first called."""
+    """The distinct places, ascending. Like `numpy.unique`, which takes 50 ms to import modules on its first call."""
     ascending = np.sort(places)
     return ascending[np.diff(ascending, prepend=-1) > 0]

@@ -1,4 +1,4 @@
-"""Images of records: from files to numbers, and to one size."""
+"""Images of records: decoding, and scaling to one size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Image = NDArray[np.uint8]
 
 
 def decoded(data: bytes | memoryview) -> Image:
-    """`(H, W, 3)` uint8, RGB, of an image file (JPEG, PNG, WebP, BMP, ...), turned as its EXIF says.
+    """Decode an image file (JPEG, PNG, WebP, BMP, ...) to `(H, W, 3)` uint8, RGB, rotated according to its EXIF data.
 
     Raises `BadFrames`.
     """
@@ -21,7 +21,7 @@ def decoded(data: bytes | memoryview) -> Image:
         raise BadFrames("the file is empty")
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error as error:  # such as: too large
+    except cv2.error as error:  # for example: too large
         raise BadFrames(f"it cannot be decoded: {error.err}") from error
     if pixels is None:
         raise BadFrames("it is not an image, or a damaged one")
@@ -29,7 +29,7 @@ def decoded(data: bytes | memoryview) -> Image:
 
 
 def image_of(data: bytes | memoryview, encoding: int, shape: tuple[int, int, int]) -> Image:
-    """`(H, W, C)` of a record's bytes. Raises `BadFrames`."""
+    """Decode a record's bytes to `(H, W, C)`. Raises `BadFrames`."""
     if encoding != Encoding.RAW:
         return decoded(data)
     if len(data) != int(np.prod(shape)):
@@ -38,7 +38,7 @@ def image_of(data: bytes | memoryview, encoding: int, shape: tuple[int, int, int
 
 
 def covering(image: Image, height: int, width: int) -> Image:
-    """`(height, width, C)`: scaled until it covers that, and its centre cut out."""
+    """Scale an image until it covers `(height, width)`, then crop its centre: `(height, width, C)`."""
     scale = max(height / image.shape[0], width / image.shape[1])
     if scale != 1:
         size = (max(width, round(image.shape[1] * scale)), max(height, round(image.shape[0] * scale)))

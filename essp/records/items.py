@@ -1,4 +1,4 @@
-"""What a source of records gives: images with their labels, one after the other."""
+"""What a source of records provides: a sequence of images with their labels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from essp_common.records.chunk import Record
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Part of an image, in pixels: `top` and `left` belong to it, `bottom` and `right` do not."""
+    """Part of an image, in pixels; `top` and `left` are inclusive, `bottom` and `right` exclusive."""
 
     top: int
     left: int
     bottom: int
     right: int
     image: tuple[int, int] | None = None
-    """Height and width that the image has to have; None: any."""
+    """Height and width that the image must have; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Item:
 
     name: str
     label: str
-    """Empty: it has none."""
+    """Empty if it has no label."""
     read: Callable[[], bytes | Record]
-    """Its file, or the record itself. Raises `BadFrames` and `NotFound`. Items that follow one another and have the
-    same one are parts of one file, which is read and decoded once."""
+    """Reads its file, or makes the record itself. Raises `BadFrames` and `NotFound`. Consecutive items with the same
+    function are parts of one file, which is read and decoded once."""
     box: Box | None = None
     """None: the whole image."""
 
@@ -40,18 +40,18 @@ class Source:
     """Images and their labels."""
 
     recognised: str
-    """What it was taken for, and why."""
+    """The format that was recognised, and why."""
     items: tuple[Item, ...]
     ignored: Counter[str] = field(default_factory=Counter)
-    """Files that are no images by their name: how many of each suffix."""
+    """Number of files that are not images, for each suffix."""
     classes: tuple[str, ...] = ()
-    """In the order that the source gives them; empty: by name."""
+    """In the order given by the source; empty: sorted by name."""
     problems: dict[str, str] = field(default_factory=dict)
-    """What the source says wrongly or in vain of a record -> why it is left out."""
+    """Records that are left out because of errors in the source -> the reason."""
     unit: str = "image"
-    """What a record is."""
+    """The word for a record in messages."""
     cut: bool = False
-    """Its images are parts of something, so they have no files that could be kept."""
+    """Whether its images are parts of something else, so there are no image files to keep."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
-"""The records of an epoch, in memory before the loop asks for them: piece by piece, each read in one pass.
+"""Loads the records of an epoch into memory before the loop asks for them: piece by piece, each read in one pass.
 
     order of the epoch ──▶ piece: its records, by place ──read in ascending order──▶ memory ──▶ batches, in the order
 
-Two pieces are in memory at a time, one in use and one being read. The first is one batch, so that it comes at once, and
-each is larger than the one before until a piece fills half of the memory. A large piece costs less a record than a
-small one, so the largest that is read before the loop needs it is the best; where none is, reading binds, and twice
-the size is still better than the same. If all records fit, each is read once and stays.
+Two pieces are in memory at a time, one in use and one being read. The first piece is one batch, so that it arrives at
+once, and each one is larger than the one before until a piece fills half of the memory. A large piece costs less per
+record than a small one, so the best piece is the largest that can be read before the loop needs it. If even the
+smallest is too late, reading is the bottleneck, and doubling the size is still better than keeping it. If all records
+fit, each is read once and stays.
 
-What comes when is a function of the sampler alone: sizes of pieces change nothing but the speed.
+The order of records depends only on the sampler: the sizes of pieces affect nothing but speed.
 """
 
 from __future__ import annotations
@@ -31,60 +32,60 @@ _LEAST_GROWTH, _MOST_GROWTH = 2.0, 16.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records of one epoch, in the order in which they are to come.
+    """Records of one epoch, in order.
 
-    Those that are damaged are not among them, unless there are several ranks, which have to take as many steps each.
+    Damaged records are omitted, unless there are several ranks, which must all take the same number of steps.
     """
 
     epoch: int
     indices: Places
-    """Of each record: its index in the rank's share of the epoch, ascending."""
+    """For each record, its index in the rank's share of the epoch, ascending."""
     places: Places
-    """And which record it is; -1: a damaged one."""
+    """For each record, its place in the data set; -1: damaged."""
     held: Held
     last: bool
-    """No record of the epoch comes after these."""
+    """Whether these are the last records of the epoch."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """What reading has cost a loop so far."""
+    """The time that reading has cost a loop so far."""
 
     pieces: int = 0
     records: int = 0
     read_s: float = 0.0
     first_s: float = 0.0
-    """The loop has waited for its first piece, each time that it began."""
+    """Seconds that the loop has waited for its first piece, each time it began."""
     stalled_s: float = 0.0
-    """And for others."""
+    """Seconds that the loop has waited for other pieces."""
     loop_s: float = 0.0
-    """Between its pieces, it has not waited."""
+    """Seconds that the loop has spent between its pieces, without waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every `ranks`-th record of an epoch, from `rank` on."""
+    """Every `ranks`-th record of an epoch, starting with `rank`."""
 
     rank: int = 0
     ranks: int = 1
 
     def size(self, records: int) -> int:
-        """Records of an epoch, of each rank as many. Up to `ranks - 1` are left out, other ones in each."""
+        """Records of an epoch for each rank. Up to `ranks - 1` records are left out, different ones in each epoch."""
         return records // self.ranks
 
 
 def growth(loop_s: float, read_s: float) -> float:
-    """By how much the next piece may be larger than the one that the loop has just begun to use.
+    """The factor by which the next piece may be larger than the one that the loop has just begun to use.
 
-    `loop_s`: time of the loop, and `read_s`: of reading, for one record of the last pieces. A larger piece takes no
-    more time a record, so one that is `loop_s / read_s` times as large is there in time. What a few batches have shown
-    does not decide alone: the first steps of a training take longer than the others.
+    `loop_s` and `read_s`: time per record of the loop and of reading, for the last pieces. A larger piece does not take
+    more time per record, so one that is `loop_s / read_s` times as large is ready in time. The bounds keep a few
+    batches from deciding alone: the first steps of a training take longer than the others.
     """
     return min(_MOST_GROWTH, max(_LEAST_GROWTH, loop_s / read_s if read_s else _MOST_GROWTH))
 
 
 class Pieces:
-    """Reads pieces in a thread of its own, for one loop."""
+    """Reads pieces in its own thread, for one loop."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Pieces:
         start: tuple[int, int],
         meter: Meter,
     ) -> None:
-        """`first`: records of the first piece, and the fewest of any: those of a batch. `start`: epoch, and index in
-        the rank's share of it. `meter`: is kept up to date."""
+        """`first`: the number of records in the first piece, and the minimum for all pieces: one batch. `start`: epoch,
+        and index in the rank's share of it. `meter`: is updated."""
         self._reader = reader
         self._draws = draws
         self._share = share
@@ -105,14 +106,14 @@ class Pieces:
         self._first = first
         self._meter = meter
         self._used: Piece | None = None
-        """The piece that the loop has."""
+        """The piece that the loop is using."""
         self._used_since_s = 0.0
         self._loop_s = 0.0
-        """What the loop took for a record of the piece before."""
+        """Seconds that the loop took per record of the previous piece."""
         self._lengths = reader.table["length"].astype(np.int64)
         self._shape = reader.shape
         self._all: Held | None = None
-        """Where everything stays, if it fits."""
+        """Holds all records, if they fit into memory."""
         if int(self._lengths.sum()) <= memory_bytes:
             self._all = RawImages(reader, self._shape) if self._shape else Files(reader)
         self._waiting: Piece | None = None
@@ -123,10 +124,10 @@ class Pieces:
         self._thread.start()
 
     def next(self) -> Piece:
-        """The next piece. Raises what stopped the reading; `EsspError` if that was `close`."""
+        """The next piece. Raises the error that stopped the reading, or `EsspError` after `close`."""
         asked_s = time.perf_counter()
         with self._changed:
-            if self._used is not None and not self._used.last:  # after an epoch, a loop may do something else
+            if self._used is not None and not self._used.last:  # between epochs, a loop may do other work
                 self._meter.loop_s += asked_s - self._used_since_s
                 self._loop_s = (asked_s - self._used_since_s) / max(1, len(self._used.places))
             self._changed.wait_for(lambda: self._waiting or self._failure or self._closing.is_set())
@@ -160,7 +161,7 @@ class Pieces:
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        """Wait until the piece that was read last is in use; False: it is closing."""
+        """Wait until the last piece read is in use. Returns False when closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting is None or self._closing.is_set())
             return not self._closing.is_set()
@@ -191,7 +192,7 @@ class Pieces:
             epoch, index = epoch + 1, 0
 
     def _fitting(self, order: Places) -> int:
-        """How many of these records fit into half of the memory; a batch does in any case."""
+        """How many of these records fit into half of the memory; at least one batch."""
         if self._all is not None:
             return len(order)
         return max(

@@ -1,17 +1,18 @@
-"""Memory that several processes of a machine share: batches in slots, and the board that says whose each is.
+"""Memory shared by several processes of a machine: batches in slots, and the board that says which process has which.
 
     address ──▶ memory of one process (memfd): head │ board │ board │ texts and slots, as they are needed
                 two pipes: bells, for members that wait for a batch, and for the feeder that waits for a slot
 
-Others open memory and bells through /proc, under the descriptors that the address names. So there is no file, and
-nothing to remove: the kernel frees all of it with the last process that has it open, however those end.
+Other processes open memory and bells through /proc, by the descriptors in the address. So there is no file to remove:
+the kernel frees everything when the last process that has it open ends, however it ends.
 
-**A kill at any instruction.** A step (`handover.py`) is made on the board that is not in use, under a lock of the
-kernel, and one store then says which board is in use. Each process holds another such lock for as long as it lives; who
-waits looks whether the others still hold theirs. The kernel takes back the locks of a process with the process, so
-there is nothing to time out, and a process that was stopped for an hour is no dead one.
+**A kill at any instruction.** A step (`handover.py`) is made on the board that is not in use, under a kernel lock, and
+a single store then switches to that board. Each process holds another such lock for as long as it lives; waiting
+processes check whether the others still hold theirs. The kernel releases the locks of a process when it ends, so no
+timeouts are needed, and a process that was suspended for an hour does not count as dead.
 
-Bells are hints: who waits looks again after `_LOOK_S`, so a bell that a dying process did not ring is a short delay.
+Bells are only hints: a waiting process checks again after `_LOOK_S`, so a bell that a dying process did not ring causes
+only a short delay.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _NAPS, _NAP_S = 10, 5e-5
 _HEAD = 64
 _MAGIC = 0x455353505249_01
 _IN_USE, _MEMBERS = 1, 2
-"""Words of the head, behind the magic."""
+"""Words of the head, after the magic number."""
 _LOCK = struct.Struct("hhqqi4x")
-"""`struct flock` where files may be large."""
+"""`struct flock` with 64-bit offsets."""
 _BOARD, _FEEDER, _FIRST_MEMBER = range(3)
-"""Bytes of the memory that are locked: the board, and one that each process holds as long as it lives."""
+"""Bytes of the memory that are locked: one for the board, and one that each process holds while it lives."""
 _GROWTH = 1 << 20
 
 
 class Address(NamedTuple):
-    """Where another process of this machine finds a ring: as text, `PID:5:6:7:TOKEN`."""
+    """The address by which another process of this machine finds a ring, as text: `PID:5:6:7:TOKEN`."""
 
     process: int
     memory: int
@@ -61,7 +62,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Raises `ConfigError`."""
+        """Parse an address. Raises `ConfigError`."""
         try:
             process, *files, token = text.split(":")
             memory, members_bell, feeder_bell = map(int, files)
@@ -73,14 +74,14 @@ class Address(NamedTuple):
 
 
 class Ended(Exception):
-    """The process that made the ring has closed it, or is gone."""
+    """The process that made the ring has closed it, or has ended."""
 
 
 class Ring:
-    """A ring as one thread of this process sees it. After a fork, the child has to open its own."""
+    """A ring as used by one thread of this process. After a fork, the child must open its own."""
 
     def __init__(self, address: Address) -> None:
-        """Open it. Raises `Ended` if it is not there any more."""
+        """Open the ring. Raises `Ended` if it no longer exists."""
         self.process = os.getpid()
         self.member = WAIT
         self._files: list[int] = []
@@ -111,31 +112,33 @@ class Ring:
 
     def _opened(self, address: Address, number: int, target: str) -> int:
         path = f"/proc/{address.process}/fd/{number}"
-        if not os.readlink(path).startswith(target):  # closed, and the number is another file's by now
+        if not os.readlink(path).startswith(target):  # it was closed, and the number now belongs to another file
             raise FileNotFoundError(path)
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         self._files.append(file)
         return file
 
     def close(self) -> None:
-        """Close what was opened, which also says that this process is gone. Idempotent."""
+        """Close the files, which also releases the locks that show this process is alive. Idempotent."""
         _close(self._files)
 
     @property
     def is_open(self) -> bool:
-        """In this process: a fork closes it in the child."""
+        """Whether it is open in this process: a fork closes it in the child."""
         return bool(self._files)
 
     # --- steps ---
 
     def step(self, operation: Callable[..., _T], *arguments: object) -> _T:
-        """Call a method of `Board`: wholly, or not at all if this process dies."""
+        """Call a method of `Board`: completely, or not at all if this process dies."""
         board, head = self._board, self._head
         with self._mutex:
             try:
                 fcntl.fcntl(self._memory_file, fcntl.F_OFD_SETLKW, _LOCKED)
                 used = head[_IN_USE]
                 words = self._boards[1 - used]
+                # Work on the board that is not in use. A process killed before the switch below leaves the used one
+                # untouched.
                 words[:] = self._boards[used]
                 board.words = words
                 board.wake_members, board.wake_feeder = 0, False
@@ -143,6 +146,7 @@ class Ring:
                 head[_IN_USE] = 1 - used
             finally:
                 fcntl.fcntl(self._memory_file, fcntl.F_OFD_SETLK, _UNLOCKED)
+            # Ring after releasing the lock: a woken process needs it at once.
             wake_members, wake_feeder = board.wake_members, board.wake_feeder
         if wake_members:
             _ring(self._members_bell, wake_members)
@@ -151,7 +155,7 @@ class Ring:
         return answer
 
     def take(self, epoch: int) -> Slot | int:
-        """The next batch of an epoch, or what `Board.take` answers."""
+        """Take the next batch of an epoch, or return what `Board.take` answers."""
         answer = self.step(_take, self.member, epoch, False)
         if answer != WAIT:
             return answer
@@ -159,7 +163,7 @@ class Ring:
         return self.step(_take, self.member, epoch, True)
 
     def bury_the_dead(self) -> bool:
-        """Whether there were any: members whose process is gone."""
+        """Remove members whose process has ended. Returns whether there were any."""
         return self.step(self._bury)
 
     def _bury(self, board: Board) -> bool:
@@ -170,7 +174,7 @@ class Ring:
         return bool(dead)
 
     def join(self) -> int:
-        """Be a member; which one. `WAIT`: there are as many as there may be."""
+        """Become a member; returns its number, or `WAIT` if the maximum number of members is reached."""
         self.bury_the_dead()
         return self.step(self._join)
 
@@ -183,29 +187,30 @@ class Ring:
         return member
 
     def leave(self) -> None:
-        """Be no member any more, and let another one have the place. Idempotent."""
+        """Stop being a member, and free the place for another one. Idempotent."""
         if self.member != WAIT:
             self.step(self._leave)
 
     def _leave(self, board: Board) -> None:
         board.bury(self.member)
-        self._lock(_FIRST_MEMBER + self.member, fcntl.F_UNLCK)  # in this step: whoever finds the place free can hold it
+        # within this step, so that the next process to take the place can get the lock
+        self._lock(_FIRST_MEMBER + self.member, fcntl.F_UNLCK)
         self.member = WAIT
 
     def feed(self) -> None:
-        """Be the one that writes."""
+        """Become the writer."""
         self._lock(_FEEDER, fcntl.F_WRLCK)
 
     @property
     def is_fed(self) -> bool:
-        """The process that writes is alive. Asked by another one."""
+        """Whether the writing process is alive. Called by other processes."""
         return self._is_held(_FEEDER)
 
     def _lock(self, byte: int, how: int) -> None:
         fcntl.fcntl(self._memory_file, fcntl.F_OFD_SETLK, _LOCK.pack(how, os.SEEK_SET, byte, 1, 0))
 
     def _is_held(self, byte: int) -> bool:
-        """By any other than this object."""
+        """Whether anyone except this object holds the lock."""
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         answer = fcntl.fcntl(self._memory_file, fcntl.F_OFD_GETLK, asked)
         return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
@@ -213,21 +218,22 @@ class Ring:
     # --- waiting ---
 
     def _nap(self) -> None:
-        """For up to a millisecond, until a batch may be ready.
+        """Nap for up to a millisecond, until a batch may be ready.
 
-        To wake a process costs who rings the bell more than to write a small batch; who naps wakes by itself.
+        Waking a process costs the process that rings the bell more than writing a small batch; a napping process wakes
+        up by itself.
         """
         for _ in range(_NAPS):
-            if self._boards[self._head[_IN_USE]][READY_WORD]:  # not under the lock: it may be wrong
+            if self._boards[self._head[_IN_USE]][READY_WORD]:  # read without the lock, so it is only a hint
                 return
             time.sleep(_NAP_S)
 
     def wait_as_member(self) -> bool:
-        """Until a batch may be ready. True: it is time to look at the other processes."""
+        """Wait until a batch may be ready. Returns True if it is time to check on the other processes."""
         return self._wait(self._members_bell)
 
     def wait_as_feeder(self) -> bool:
-        """Until a slot may be free. True: it is time to look at the members."""
+        """Wait until a slot may be free. Returns True if it is time to check on the members."""
         return self._wait(self._feeder_bell)
 
     def _wait(self, bell: int) -> bool:
@@ -238,29 +244,29 @@ class Ring:
         poll = select.poll()
         poll.register(bell, select.POLLIN)
         poll.poll(_LOOK_S * 1000)
-        with suppress(BlockingIOError):  # another one heard it first
+        with suppress(BlockingIOError):  # another process consumed the signal first
             os.read(bell, 1)
         return False
 
     # --- bytes ---
 
     def memory_of(self, slot: Slot) -> mmap.mmap:
-        """What holds this slot."""
+        """The memory that contains this slot."""
         if slot.place + slot.size > len(self._map):
             self._map = _mapped(self._memory_file)
         return self._map
 
     def text(self) -> bytes:
-        """What `begin` or `end` of the board were last given."""
+        """The text last given to the board's `begin` or `end`."""
         place, size = self.step(Board.text)
         return os.pread(self._memory_file, size, place)
 
 
 class Home:
-    """What a ring lives in, in the process that made it."""
+    """The memory and the bells of a ring, in the process that made it."""
 
     def __init__(self, members: int) -> None:
-        """`members`: how many there may be at a time. Raises `ConfigError`."""
+        """`members`: the largest number of simultaneous members. Raises `ConfigError`."""
         if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_OFD_SETLKW"):
             raise ConfigError(
                 "a loader can be shared between processes on Linux only; give each process its own loader",
@@ -283,13 +289,14 @@ class Home:
         self.address = Address(os.getpid(), memory, members_bell, feeder_bell, token)
 
     def grow(self, size: int) -> int:
-        """So many bytes more; where they begin. Raises `ConfigError` if there is no memory for them."""
+        """Add this many bytes, and return where they begin. Raises `ConfigError` if there is no memory for them."""
         begin = -(-self._end // 64) * 64
         end = begin + size
         if end > len(self._mapped):
             whole = -(-end // _GROWTH) * _GROWTH
             try:
-                os.posix_fallocate(self._memory_file, 0, whole)  # else a write would kill the process
+                # reserve the memory now; otherwise a write could kill the process with SIGBUS
+                os.posix_fallocate(self._memory_file, 0, whole)
                 self._mapped = mmap.mmap(self._memory_file, whole)
             except OSError as error:
                 raise ConfigError(
@@ -302,27 +309,27 @@ class Home:
         return begin
 
     def write(self, data: bytes) -> int:
-        """Bytes that are to stay; where they begin."""
+        """Store bytes permanently, and return where they begin."""
         place = self.grow(len(data))
         self._mapped[place : place + len(data)] = data
         return place
 
     @property
     def memory(self) -> mmap.mmap:
-        """All of it."""
+        """The whole memory."""
         return self._mapped
 
     def close(self) -> None:
-        """Nobody else can open it any more. Idempotent."""
+        """Close it; no other process can open it any more. Idempotent."""
         _close(self._files)
 
 
 opened: weakref.WeakSet[Ring | Home] = weakref.WeakSet()
-"""In this process."""
+"""Rings and homes of this process."""
 
 
 def _close_after_fork() -> None:
-    """A child would hold the locks of its parent, which would then never seem to be gone."""
+    """Close them in a forked child. It would hold its parent's locks, and the parent would never seem to have ended."""
     for one in list(opened):
         one.close()
 
@@ -341,7 +348,7 @@ def _close(files: list[int]) -> None:
 
 
 def _mapped(file: int) -> mmap.mmap:
-    """All of it. A map keeps its file open, so it gets one of its own: the locks are to go with `file`."""
+    """Map the whole file through a separate descriptor. A map keeps its file open, but locks must end with `file`."""
     own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
         return mmap.mmap(own, 0)
@@ -354,7 +361,7 @@ def _memory_name(token: str) -> str:
 
 
 def _ring(bell: int, times: int) -> None:
-    with suppress(BlockingIOError):  # it rings already
+    with suppress(BlockingIOError):  # the pipe is full: it is ringing already
         os.write(bell, b"." * times)
 
 

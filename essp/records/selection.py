@@ -1,4 +1,4 @@
-"""Which records of a version are meant: by their keys, by their labels."""
+"""Selects records of a version by their keys and labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from essp_common.errors import ConfigError
 from essp_common.records.reader import RecordReader
 
 NO_LABEL = "(none)"
-"""How records without a label are named."""
+"""The name for records without a label."""
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def keys_of(text: str) -> range:
-    """`17` or `0-99`, both ends included. Raises `ConfigError`."""
+    """Parse `17` or `0-99`, both ends included. Raises `ConfigError`."""
     found = _RANGE.fullmatch(text.strip())
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if first > last:
@@ -25,9 +25,9 @@ def keys_of(text: str) -> range:
 
 
 def selected(reader: RecordReader, keys: Sequence[range], labels: Sequence[str]) -> list[range]:
-    """The keys of all records that are in one of the ranges and have one of the labels; of either, none means any.
+    """The keys of all records that are in one of the ranges and have one of the labels; an empty sequence means any.
 
-    Raises `ConfigError` for keys and labels that there are not. Records that cannot be read are found by their keys.
+    Raises `ConfigError` for unknown keys and labels. Records that cannot be read are found by their keys.
     """
     version = reader.version
     for one in keys:

@@ -1,4 +1,4 @@
-"""A batch as bytes of shared memory: numbers as they lie, and what is said of each record as a pickle.
+"""A batch as bytes in shared memory: arrays in their memory layout, and the records' metadata as a pickle.
 
 head: dtype, shape │ labels │ columns │ frames, from a multiple of 64 on
 """
@@ -24,7 +24,7 @@ Columns = dict[str, list[Any]]
 
 
 class Packed:
-    """A batch that is to be written."""
+    """A batch to be written."""
 
     def __init__(self, frames: NDArray[Any], labels: NDArray[np.int64], columns: Columns) -> None:
         self._frames = frames
@@ -32,10 +32,10 @@ class Packed:
         self._columns = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
         self._begin = _frames_at(len(labels), len(self._columns))
         self.size = self._begin + frames.nbytes
-        """Bytes that it takes."""
+        """Bytes that it needs."""
 
     def write(self, memory: mmap, place: int) -> None:
-        """Put it there."""
+        """Write it at this place."""
         frames, records = self._frames, len(self._labels)
         shape = (*frames.shape, *[0] * (_MOST_DIMENSIONS - frames.ndim))
         _HEAD.pack_into(memory, place, frames.dtype.str.encode(), len(self._columns), records, frames.ndim, *shape)

@@ -1,8 +1,8 @@
-"""Where records come from: image folders, CSV lists, archives, CIFAR's own files, annotations of COCO, and catalogs of
+"""Where records come from: image folders, CSV lists, archives, CIFAR's own files, COCO annotations, and catalogs of
 videos.
 
-What a source is, is seen from what it holds; `Source.recognised` says what was seen. Labels are known before any image
-is read. A file that is no image by its name is counted, not listed.
+The kind of a source is recognised by its contents; `Source.recognised` says how. Labels are known before any image is
+read. Files without an image's suffix are counted, not listed.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ _WANTED = (
     "a folder with a folder for each class, a CSV file with the columns path and label, a .tar or .zip archive, "
     "annotations of COCO, or a catalog of videos"
 )
-"""What can be given."""
+"""The accepted sources, for messages."""
 _LABEL_SUFFIX = ".cls"
-"""webdataset: the class of a sample beside its image."""
+"""webdataset: a file with the class of a sample, next to its image."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is taken of a source."""
+    """What is taken from a source."""
 
     within: str = ""
-    """Only the images in this folder of it, such as `train`; of a catalog, in this split."""
+    """Only the images in this folder of it, such as `train`; for a catalog, in this split."""
     images: str = ""
-    """COCO: URI of the folder or archive of the images; empty: where COCO has it."""
+    """COCO: URI of the folder or archive of the images; empty: search COCO's usual places."""
     whole: bool = False
-    """COCO: whole images, in place of what its boxes hold."""
+    """COCO: whole images instead of the contents of boxes."""
     frames: int = FRAMES
-    """Catalog: frames of each video."""
+    """Catalog: frames taken from each video."""
 
 
 @contextmanager
 def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions()) -> Iterator[Source]:
-    """What lies at `uri`.
+    """Open the source at `uri`.
 
-    Raises `NotFound` where nothing lies, and `ConfigError` for what holds no images, several splits of which none is
-    said, and options that it has not.
+    Raises `NotFound` if nothing is there, and `ConfigError` for a source without images, several splits without a
+    choice, and options that do not apply.
     """
     name = PurePosixPath(uri).name.lower()
     if (options.images or options.whole) and not name.endswith(".json"):
@@ -88,7 +88,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
 
 
 def _refuse_file(uri: str, stores: Stores) -> None:
-    """Raises `ConfigError` for a source that is one file of a kind that is not read."""
+    """Raises `ConfigError` for a single file of an unsupported kind."""
     if not PurePosixPath(uri).suffix:
         return
     try:
@@ -119,7 +119,7 @@ def _checked(source: Source, uri: str) -> Source:
 
 
 def _of_split(source: Source, within: str) -> Source:
-    """The images in one folder of the first level. Those of a training and of a test set do not get mixed."""
+    """The images in one top-level folder. Images of a training set and of a test set must not be mixed."""
     if within:
         inside = tuple(item for item in source.items if item.name.startswith(within.strip("/") + "/"))
         if source.items and not inside:
@@ -139,7 +139,8 @@ def _of_split(source: Source, within: str) -> Source:
 
 
 def _split_folder(name: str) -> str:
-    """The folder of a split that an image lies in: of the first level, or above that of its class. Empty: none."""
+    """The folder of the split that an image is in: a top-level folder, or the one above its class folder. Empty if
+    there is none."""
     folders = name.split("/")[:-1]
     for place, folder in enumerate(folders):
         if folder.lower() in SPLIT_NAMES and (place == 0 or place < len(folders) - 1):

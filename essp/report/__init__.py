@@ -1,10 +1,10 @@
-"""The report of a finished training job: pictures, figures, and a page that holds all of it.
+"""The report of a finished training job: pictures, figures, and a page that contains all of it.
 
-    facts.py      what the job's output store says of the run
+    facts.py      the facts of the run in the job's output store
     plots.py      curves and confusion matrix
-    samples.py    clips of the evaluated split, with what was made of them
+    samples.py    clips of the evaluated split, with their features
     page.py       report.html, self-contained
-    folder.py     `write_report`: all of it into `report/`
+    folder.py     `write_report`: writes everything into `report/`
 
-Everything is made from the output store, so a report can be made again at any time, of a run in any mode.
+A report needs only the output store, so it can be written again at any time, for runs of any mode.
 """

@@ -1,4 +1,4 @@
-"""What a finished training job left in its output store, as the report tells it."""
+"""Reads the facts for a report from the output store of a finished training job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from essp_engine.aggregation.port import Parts
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training job."""
+    """The facts of a finished training job."""
 
     spec: JobSpec
     spec_text: str
@@ -36,27 +36,27 @@ class Run:
     histories: Mapping[str, tuple[PhaseRecord, ...]]
     """Trainer -> the figures of every phase, in order."""
     split: str
-    """`test`, or `validation` where the job had no test split: what the pictures and lists below are of."""
+    """`test`, or `validation` if the job had no test split: the split of the pictures and lists below."""
     scores: Mapping[str, VideoScores]
-    """Trainer -> scores of that split by video, the videos that all trainers have scored."""
+    """Trainer -> scores of that split by video, for the videos that all trainers have scored."""
     fused: VideoScores
     videos: Mapping[str, VideoRow]
-    """Video id -> catalog row; empty when the catalog can no longer be read."""
+    """Video id -> catalog row; empty if the catalog is no longer readable."""
     approximate: Mapping[str, tuple[int, ...]]
-    """Trainer -> steps of the rounded checkpoints that it resumed from, if there are any."""
+    """Trainer -> steps of the rounded checkpoints from which it resumed, if there are any."""
     changes: Mapping[str, tuple[TakenChange, ...]] = field(default_factory=dict)
-    """Trainer -> the changes of the running job that it was trained with, if there are any."""
+    """Trainer -> the changes to the running job with which it was trained, if there are any."""
 
     names: Mapping[str, RecordNames] = field(default_factory=dict)
-    """Split -> what people call its records; empty of a job of videos."""
+    """Split -> the display names of its records; empty for a job on videos."""
 
     @property
     def unit(self) -> str:
-        """What it was trained on, for people: `video`, or `record`."""
+        """The display name of its data: `video` or `record`."""
         return "record" if self.spec.data.records else "video"
 
     def called(self, video: str) -> str:
-        """What people call a video, or a record: by the file that it was made from, if that is known."""
+        """The display name of a video or record. A record is named after its source file, if it is known."""
         name = name_of(video, self.names)
         return f"{name} (record {int(video.rpartition('/')[2]):,})" if name else video
 
@@ -76,13 +76,13 @@ class Run:
 
     @property
     def descriptors(self) -> Mapping[str, str]:
-        """Stream -> its feature, of those whose values are no picture."""
+        """Stream -> its feature, for streams whose values are not a picture."""
         described = {member.stream for member in self.model.members if member.model.layout.values == "descriptor"}
         return {name: stream.feature for name, stream in self.model.streams.items() if name in described}
 
     @property
     def judged_by(self) -> str:
-        """The metric that its trainers are compared by: of classes `top1`, of labels `mAP`."""
+        """The metric for comparing its trainers: `top1` for classes, `mAP` for labels."""
         return "mAP" if self.model.independent else "top1"
 
     @property
@@ -92,15 +92,15 @@ class Run:
         return best
 
     def answer(self, video: int, names: Sequence[str] = ()) -> str:
-        """The class of a video, or all of its labels, for people. `names`: what the classes are called here."""
+        """The class of a video, or all of its labels, for display. `names`: names to use for the classes."""
         return ", ".join((names or self.model.classes)[c] for c in self.right(video)) or "none"
 
     def right(self, video: int) -> NDArray[np.intp]:
-        """The class of a video, or all of its labels, by number; empty if it has none."""
+        """The numbers of the class of a video, or of all of its labels; empty if it has none."""
         return np.flatnonzero(relevance(self.fused.truth[[video]], len(self.model.classes))[0])
 
     def row(self, trainer: str | None) -> tuple[Figures, Figures]:
-        """Validation and test figures of a trainer (None: fused); empty where the job had no such split."""
+        """Validation and test figures of a trainer (None: fused); empty if the job had no such split."""
         found: list[Figures] = []
         for evaluation in (self.model.validation, self.model.test):
             if evaluation is None:
@@ -111,8 +111,11 @@ class Run:
 
 
 def read_run(output: ObjectStore, stores: Stores) -> Run:
-    """Gather the facts. Raises `NotFound` when the job has not made its model yet, or what it was made from is gone,
-    and `PermanentError` where something else is in its place."""
+    """Gather the facts.
+
+    Raises `NotFound` if the job has no model yet, or if the inputs of the model are gone, and `PermanentError` if they
+    were replaced.
+    """
     try:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
@@ -156,7 +159,10 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
 
 
 def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:
-    """How the scores of a split are fused; as the aggregator did, where it took features that are gone since."""
+    """The function that fuses the scores of a split.
+
+    If the aggregator used features that have been deleted since, it returns the stored result.
+    """
     if not model.features:
         return fusion_of(output.below(layout.MODEL), model)
     key = layout.fused_scores(split)
@@ -172,7 +178,7 @@ def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:
 
 
 def _check(uri: str, found: VideoScores, videos: int, stated: Figures) -> None:
-    """Raises `PermanentError` unless these are the scores that the model's own figures are of."""
+    """Raises `PermanentError` unless the model's own figures were computed from these scores."""
     labelled = found.labels is not None or bool((found.class_id >= 0).all())
     if len(found) != videos or not labelled:
         raise _other_scores(uri)
@@ -199,7 +205,7 @@ def _is_job(output: ObjectStore) -> bool:
 def _common(
     parts: Mapping[str, ClipScores], model: FusedModel, fuse: Fuse
 ) -> tuple[dict[str, VideoScores], VideoScores]:
-    """Keep the videos that count in the model's own figures, so that lists and tables agree with them."""
+    """Keep the videos that the model's own figures cover, so that lists and tables agree with them."""
     if not parts:
         nothing = np.zeros((0, len(model.classes)))
         return {}, VideoScores((), np.zeros(0, np.int32), nothing, model.classes)
@@ -209,7 +215,8 @@ def _common(
 
 
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:
-    """The videos' facts, for the samples; a report without a catalog is better than none."""
+    """The catalog rows for the samples. Empty if the catalog is unreadable, because the report is still useful without
+    it."""
     try:
         return ById(open_data(spec, stores).rows)
     except EsspError:

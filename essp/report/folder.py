@@ -1,4 +1,4 @@
-"""`write_report`: the report folder of a finished training job, made from its output store alone."""
+"""`write_report` creates the report folder of a finished training job from its output store alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 _KEPT = layout.REPORT + "run-{}.html"
-"""The page as it was after so many runs of the job."""
+"""The page as it was after this number of runs of the job."""
 
 
 def write_report(output: ObjectStore, stores: Stores) -> str:
     """Write `report.html` and its pictures. Returns the page's URI.
 
-    Raises `NotFound` when the job has not made its model yet.
+    Raises `NotFound` if the job has no model yet.
     """
     run = read_run(output, stores)
     samples = read_samples(run, stores, choose(run))
@@ -46,7 +46,7 @@ def write_report(output: ObjectStore, stores: Stores) -> str:
 
 
 def _with_reports(output: ObjectStore, past: list[PastRun]) -> list[PastRun]:
-    """These runs with the report of each. The present page is kept if it is of fewer runs."""
+    """These runs with their reports. The present page is kept under another name if it covers fewer runs."""
     with suppress(NotFound):
         page = output.get(PAGE)
         runs = fact(page.decode("utf-8", "replace"), RUNS)
@@ -60,12 +60,12 @@ def _with_reports(output: ObjectStore, past: list[PastRun]) -> list[PastRun]:
 
 
 def _named(run: Run, pictures: Mapping[str, object]) -> bool:
-    """Whether there is a picture with names of classes."""
+    """Whether any picture shows names of classes."""
     return "samples" in pictures or ("confusion" in pictures and len(run.model.classes) <= plots.LEGIBLE_CLASSES)
 
 
 def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
-    """Each picture for a light page and for a dark one; a picture of nothing is left out."""
+    """Draw each picture for a light and for a dark page. Empty pictures are left out."""
     found: dict[str, tuple[bytes, bytes]] = {}
     if run.histories:
         best = {member.trainer: member.epoch for member in run.model.members}

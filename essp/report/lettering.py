@@ -1,10 +1,10 @@
-"""How names are written in pictures. They come from file names, so they may be of any length and in any script.
+"""Prepares names for pictures. They come from file names, so they may have any length and any script.
 
-A name that has no room loses its middle. Letters that matplotlib's own font lacks are taken from another font of this
-machine, where one has them. Where none has, there would be nothing but boxes: a class then has its number instead, and
-so it has where its name would look like another one; the page says which class that is.
+Long names are shortened in the middle. Letters missing from matplotlib's own font are taken from another font of this
+machine, if one has them. If no font does, the name would only be boxes, so the class is shown as its number. The number
+is also shown for names that would look alike. The page lists the numbered classes.
 
-Letters are joined and run from right to left, where their script wants it, from matplotlib 3.11 on.
+Letters are joined and run from right to left, as their script requires, from matplotlib 3.11 on.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 
 _MOST = 32
-"""Columns of a name beside an axis."""
+"""Maximum number of columns of a name next to an axis."""
 _ELLIPSIS = "…"
 _LAST_RESORT = "Last Resort"
-"""A font that comes with matplotlib and has a box for every letter."""
+"""A font of matplotlib that has a box for every letter."""
 _UNSEEN = ("Cc", "Cf", "Cs", "Zs")
-"""Categories of characters that have nothing to be drawn."""
+"""Categories of characters that are not drawn."""
 _SELECTORS = range(0xFE00, 0xFE10)
-"""Variation selectors: they say how the character before them looks, and are not drawn themselves."""
+"""Variation selectors, which change how the previous character looks and are not drawn themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lettering:
-    """The names of classes, as pictures have them."""
+    """The names of classes for pictures."""
 
     names: tuple[str, ...]
     numbered: tuple[int, ...]
-    """The classes that are called by their numbers."""
+    """The classes that are shown by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fonts:
-    """What a text is written with."""
+    """The fonts for a text."""
 
     families: tuple[str, ...]
-    """matplotlib's own, and as few others as have what it lacks."""
+    """matplotlib's own font, and the fewest others that provide the missing letters."""
     lacking: frozenset[int]
     """The code points that no font has."""
 
     def draw(self, text: str) -> bool:
-        """Whether they have all letters of a text, which is one of those that they were chosen for."""
+        """Whether the fonts have all letters of a text. It must be one of the texts for which they were chosen."""
         return self.lacking.isdisjoint(_letters(text))
 
 
 def lettering(classes: Sequence[str]) -> Lettering:
-    """How these classes are to be called in pictures."""
+    """The names of these classes for pictures."""
     short = [shortened(name) for name in classes]
     fonts, count = fonts_for(short), Counter(short)
     names, numbered = [], []
@@ -73,20 +73,20 @@ def lettering(classes: Sequence[str]) -> Lettering:
 
 
 def shortened(text: str, most: int = _MOST) -> str:
-    """The text on one line of at most so many columns, of which Chinese characters and their like take two; of a longer
-    one the middle is left out."""
+    """The text on one line with at most `most` columns, shortened in the middle if necessary. Wide characters, such as
+    Chinese ones, take two columns."""
     line = "".join(character for character in " ".join(text.split()) if category(character) not in ("Cc", "Cs"))
     if sum(map(_columns, line)) <= most:
         return line
     room = most - len(_ELLIPSIS)
     head, tail = _fitting(line, room - room // 2), _fitting(line[::-1], room // 2)[::-1]
     while tail and not _columns(tail[0]):
-        tail = tail[1:]  # an accent whose letter is left out
+        tail = tail[1:]  # an accent without its letter
     return head + _ELLIPSIS + tail
 
 
 def fonts_for(texts: Iterable[str]) -> Fonts:
-    """The fonts that these texts take together."""
+    """The fonts that these texts need together."""
     own = tuple(rcParams["font.family"])
     letters = np.array(sorted(set().union(*map(_letters, texts))), np.uint32)
     lacking = letters[~np.isin(letters, _drawn_by(findfont(FontProperties())))]
@@ -110,7 +110,7 @@ def _columns(character: str) -> int:
 
 
 def _fitting(text: str, room: int) -> str:
-    """As much of the beginning as there is room for."""
+    """The longest beginning that fits."""
     end = used = 0
     while end < len(text) and (used := used + _columns(text[end])) <= room:
         end += 1
@@ -124,7 +124,7 @@ def _letters(text: str) -> set[int]:
 
 
 def _others() -> dict[str, str]:
-    """Family -> file of its regular face, of all fonts that matplotlib finds."""
+    """Family -> file of its regular face, for all fonts that matplotlib finds."""
     upright = sorted(
         (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_LAST_RESORT)),
         key=lambda font: (font.name, font.weight != 400, font.fname),
@@ -134,7 +134,7 @@ def _others() -> dict[str, str]:
 
 @cache
 def _drawn_by(path: str) -> NDArray[np.uint32]:
-    """The code points that a font has; none if its file is gone or is no font any more."""
+    """The code points that a font has; none if its file is missing or damaged."""
     try:
         return np.fromiter(FT2Font(path).get_charmap(), np.uint32)
     except (OSError, RuntimeError):

@@ -1,7 +1,7 @@
-"""What a job took, in words: from its history, so that it is the same whenever the report is made.
+"""Describes in words how a job ran. Everything comes from its history, so the result is the same at any time.
 
-A job that was interrupted and resumed has several runs, and a completed one that is run again has another, in which
-nothing is done. All of them count.
+A job that was interrupted and resumed has several runs. Running a completed job again adds a run in which nothing is
+done. All runs count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from essp_common.quantities import duration
 
 _EXAMPLES = 3
 TIME = "time"
-"""What the note is called that says how long it took."""
+"""The label of the note with the duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class PastRun:
     began: datetime
     seconds: float
     decoded: int
-    """Clips."""
+    """Number of clips."""
     report: str = ""
-    """The report that was made after it, relative to the newest one; empty: there is none."""
+    """Path of the report written after it, relative to the newest report; empty if there is none."""
 
 
 def past_runs(account: Account) -> list[PastRun]:
-    """All runs of the job, the first one first."""
+    """All runs of the job, oldest first."""
     return [
         PastRun(
             datetime.fromtimestamp(run.began_ms / 1000, UTC),
@@ -48,7 +48,7 @@ def past_runs(account: Account) -> list[PastRun]:
 
 
 def notes(account: Account) -> dict[str, str]:
-    """What is told -> its words; nothing for a job without history."""
+    """Notes by label; empty for a job without history."""
     runs = account.runs
     if not runs:
         return {}
@@ -73,12 +73,12 @@ def notes(account: Account) -> dict[str, str]:
 
 
 def in_utc(moment: datetime) -> str:
-    """A moment as reports have it, which are read anywhere."""
+    """A time as reports show it, independent of the reader's time zone."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _words(change: Change) -> str:
-    """What was changed while the job ran, and from where on each trainer was trained with it."""
+    """The change to the running job, and the position from which each trainer was trained with it."""
     where = [f"{trainer} from {Place.of(place)} on" for trainer, place in sorted(change.places.items())]
     return "; ".join([in_words(change), *where])
 

@@ -1,7 +1,7 @@
-"""report.html: everything of a run on one page that needs nothing beside it, neither files nor a network.
+"""report.html: everything about a run on one self-contained page, which needs no other files and no network.
 
-Pictures are inlined, twice: for a light and for a dark page. All text of the run is escaped: names of classes and
-videos come from file names.
+Each picture is inlined twice, for a light and for a dark page. All text of the run is escaped, because names of classes
+and videos come from file names.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from essp_common.quantities import counted, duration, percent
 
 PAGE = layout.REPORT + "report.html"
 _MISTAKES = 100
-"""Misclassified videos listed; there is always a sentence with their number."""
+"""Maximum number of misclassified videos in the list. Their total number is always stated."""
 _OPEN_ROWS = 30
-"""Of a longer list those below are folded."""
+"""Number of visible rows. Further rows of a table are folded."""
 _PAIRS = 10
-"""Classes taken for others that are listed."""
+"""Maximum number of confused class pairs in the list."""
 
 Pictures = Mapping[str, tuple[bytes, bytes]]
 """Name -> PNG for a light page, and for a dark one."""
@@ -48,7 +48,7 @@ _CHANGED = (
     "counted, are under <em>The run</em>. A run without them gives other weights.</p>"
 )
 RUNS = "essp-runs"
-"""The fact of a page that says of how many runs of the job it is."""
+"""The fact of a page that records how many runs of the job it covers."""
 
 
 def render(
@@ -58,8 +58,10 @@ def render(
     past: Sequence[PastRun] = (),
     numbered: Sequence[int] = (),
 ) -> str:
-    """The page. `notes`: what else is known of the run, as label and value. `past`: all runs of the job, in order.
-    `numbered`: the classes that pictures call by their numbers."""
+    """The page as HTML. `notes`: further facts of the run, by label.
+
+    `past`: all runs of the job, in order. `numbered`: the classes that pictures show by number.
+    """
     sections = [
         _results(run),
         _sweeps(run),
@@ -117,7 +119,7 @@ def _head(run: Run, time: str | None) -> str:
 
 
 def _doubt(figure: str, evaluation: Evaluation) -> str:
-    """How far a share of so few videos may be from that of others like them; nothing of a figure that is no share."""
+    """The confidence interval of a share, given the number of videos; empty for a figure that is not a share."""
     if figure != "top1":
         return ""
     low, high = share_interval(evaluation.fused[figure], evaluation.videos)
@@ -147,7 +149,7 @@ def _results(run: Run) -> str:
 
 
 def _sweeps(run: Run) -> str:
-    """A table for each sweep, its best member first."""
+    """A table for each sweep, best member first."""
     return "".join(
         section(
             f"Sweep {sweep}",
@@ -180,7 +182,7 @@ def _figures(row: tuple[Figures, Figures], split: str, names: Iterable[str]) -> 
 
 
 def _figure(name: str, value: float | None) -> str:
-    """A model of an earlier version may not have it."""
+    """The figure as text; empty if a model of an earlier version lacks it."""
     if value is None:
         return ""
     return f"{value:.3f}" if name == "log_loss" else percent(value)
@@ -226,7 +228,7 @@ def _optional(value: float | None) -> str:
 
 
 def _confusion(run: Run, pictures: Pictures) -> str:
-    """The picture, and by name which class is taken for which more than once, the most often first."""
+    """The picture, and a list of the class pairs that are confused more than once, most frequent first."""
     if not len(run.fused) or run.model.independent:
         return ""
     names, wrong = run.model.classes, ~run.fused.right
@@ -245,7 +247,7 @@ def _confusion(run: Run, pictures: Pictures) -> str:
 
 
 def _numbered(run: Run, numbered: Sequence[int]) -> str:
-    """Which classes these are."""
+    """The names of the numbered classes."""
     if not numbered:
         return ""
     rows = [([f"#{number}", run.model.classes[number]], False) for number in numbered]
@@ -268,8 +270,8 @@ def _samples(run: Run, pictures: Pictures) -> str:
 
 
 def _classes(run: Run) -> str:
-    """How good each trainer is at each class, the hardest first; of labels, which are learned each by itself, by their
-    average precision."""
+    """The quality of each trainer for each class, hardest class first. Labels are learned independently, and are shown
+    with their average precision."""
     if not len(run.fused):
         return ""
     parts = [*run.scores.values(), run.fused]
@@ -299,7 +301,7 @@ def _long(
     wrap: Sequence[int] = (),
     bar: int = -1,
 ) -> str:
-    """A table of which the first rows are seen at once, and the others when they are unfolded."""
+    """A table whose first rows are visible. The others are folded."""
     first, rest = (table(head, part, left, wrap, bar) for part in (rows[:_OPEN_ROWS], rows[_OPEN_ROWS:]))
     more = len(rows) - _OPEN_ROWS
     return first + (f"<details><summary>{counted(more, thing)} more</summary>{rest}</details>" if more > 0 else "")
@@ -345,7 +347,7 @@ def _notes(notes: Mapping[str, str]) -> str:
 
 
 def _runs(past: Sequence[PastRun]) -> str:
-    """Nothing for a job that was never interrupted and never went on."""
+    """The runs of the job; empty if there was only one."""
     if len(past) < 2:
         return ""
     rows = []
@@ -385,7 +387,7 @@ def _approximate(trainer: str, steps: Sequence[int]) -> str:
 
 
 def _pictures(title: str, caption: str, pictures: Pictures, names: Sequence[str], below: str = "") -> str:
-    """Those of these pictures that there are, beside each other where there is room."""
+    """The pictures that exist among these, next to each other if there is room."""
     found = [
         _picture(f"{title}: {name}" if len(names) > 1 else title, *pictures[name]) for name in names if name in pictures
     ]

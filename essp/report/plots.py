@@ -1,6 +1,6 @@
-"""Curves and confusion matrix, as PNG, for a light page and for a dark one.
+"""Draws curves and the confusion matrix as PNG, for a light and for a dark page.
 
-Drawn with matplotlib's object interface: no global state, so it may run beside other threads.
+Only matplotlib's object interface is used. It has no global state, so other threads may run at the same time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 
 _DPI = 110
 LEGIBLE_CLASSES = 30
-"""With more classes a confusion matrix has no room for names and numbers."""
+"""With more classes, a confusion matrix has no room for names and numbers."""
 _LABEL = 72
-"""Columns of the label of a sweep's member, which leave half of the picture to the bars."""
+"""Maximum number of columns in the label of a sweep's member, which leaves half of the picture for the bars."""
 _HEIGHT, _LEGEND_ROWS, _LEGEND_COLUMNS = 4.1, 2, 2
-"""Height in inches of a picture of curves whose legend has `_LEGEND_ROWS` rows of `_LEGEND_COLUMNS`."""
+"""Height in inches of a plot of curves whose legend has `_LEGEND_ROWS` rows of `_LEGEND_COLUMNS`."""
 _LEGEND_ROW = 0.24
-"""Inches of a row more, which makes the picture higher and not the curves lower."""
+"""Height in inches of a further legend row. It enlarges the picture, so that the curves keep their height."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Theme:
     faint: str
     lines: tuple[str, ...]
     strong: str
-    """The end of the ramp from `background` that shows shares."""
+    """The end of the colour ramp that begins at `background` and shows shares."""
 
 
-# The lines are Okabe and Ito's palette, told apart with any colour vision.
+# The line colours are the palette of Okabe and Ito, which is distinguishable with any colour vision.
 LIGHT = Theme(
     "light", "#ffffff", "#1f2933", "#d9dee4", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a07700"), "#08519c"
 )
@@ -59,14 +59,15 @@ DARK = Theme(
 
 
 Histories = Mapping[str, Sequence[PhaseRecord]]
-"""Trainer -> what it reported, by phase."""
+"""Trainer -> its reports, by phase."""
 Changes = Mapping[str, Sequence[TakenChange]]
-"""Trainer -> the changes of the running job that it took."""
+"""Trainer -> the changes to the running job that it applied."""
 NO_CHANGES: Changes = MappingProxyType({})
 
 
 def loss(histories: Histories, theme: Theme, changes: Changes = NO_CHANGES) -> bytes:
-    """Loss over the epochs: training dashed, validation solid. A value far above all others is cut, and marked."""
+    """Loss over the epochs: training dashed, validation solid. Outliers far above the other values are cut off and
+    counted."""
     figure, axes = _over_epochs(histories, ("loss",), theme, changes)
     series = [
         (colour, *_series(history, purpose, ("loss",)))
@@ -92,7 +93,7 @@ def accuracy(
     metric: str = "top1",
     unit: str = "video",
 ) -> bytes:
-    """A metric over the epochs: training dashed, validation solid, the chosen epoch marked."""
+    """A metric over the epochs: training dashed, validation solid, with the chosen epoch marked."""
     names = (f"video_{metric}", metric)
     figure, axes = _over_epochs(histories, names, theme, changes)
     for colour, (trainer, history) in zip(line_colours(theme, len(histories)), histories.items(), strict=True):
@@ -104,21 +105,24 @@ def accuracy(
 
 
 def line_colours(theme: Theme, count: int) -> Sequence[str]:
-    """A colour for each trainer: those of the theme, or, if these are too few, a ramp."""
+    """A colour for each trainer, from the theme or, if it has too few, from a ramp."""
     if count <= len(theme.lines):
         return theme.lines[:count]
     return [to_hex(colormaps["turbo"](place)) for place in np.linspace(0.08, 0.92, count)]
 
 
 def epochs_at(history: Sequence[PhaseRecord], change: TakenChange) -> float:
-    """Where a change was taken, in epochs: 1.5 is the middle of the second one."""
+    """The time at which a change was applied, in epochs: 1.5 is the middle of the second one."""
     clips = {record.epoch: record.metrics.get("clips", 0.0) for record in history if record.purpose == "train"}
     return change.epoch + (change.clip / clips[change.epoch] if clips.get(change.epoch) else 0.0)
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float, int]:
-    """Between what values are to be drawn so that an outlier does not squash the others: the lowest, the highest that
-    is within three times the spread of nine tenths of them, and how many lie above it."""
+    """The range to draw, such that outliers do not compress the other values.
+
+    Returns the lowest value, the highest value within three times the spread of the lower nine tenths, and the number
+    of values above it.
+    """
     found = sorted(value for value in values if np.isfinite(value))
     if not found:
         return 0.0, 1.0, 0
@@ -137,7 +141,7 @@ def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, chang
         for change in changes.get(trainer, ()):
             axes.axvline(epochs_at(history, change), color=colour, linewidth=1.0, linestyle=":")
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there may be one epoch
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there may be only one epoch
     axes.grid(color=theme.faint, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
@@ -151,7 +155,7 @@ def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, chang
 
 
 def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) -> bytes:
-    """Sweep -> label and figure of each member, best first: a bar for each, that of the best one filled."""
+    """Sweep -> label and figure of each member, best first. Each member has a bar, and the best one's is filled."""
     rows = sum(map(len, compared.values()))
     figure = Figure(figsize=(9, 0.8 * len(compared) + 0.3 * rows), dpi=_DPI, layout="constrained")
     heights = [len(members) + 1 for members in compared.values()]
@@ -169,8 +173,10 @@ def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) ->
 
 
 def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -> bytes:
-    """Rows are the labels, columns the predictions; shades are shares of a row, numbers are videos. `classes`: their
-    names as `lettering` has them."""
+    """Rows are labels, columns are predictions. Shades are shares of a row, numbers are videos.
+
+    `classes`: their names as returned by `lettering`.
+    """
     legible = len(classes) <= LEGIBLE_CLASSES
     side = max(4.0, min(9.0, 1.8 + 0.45 * len(classes)))
     figure = Figure(figsize=(side + 1.4, side), dpi=_DPI, layout="constrained")
@@ -192,20 +198,20 @@ def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -
 
 
 def png(figure: Figure, theme: Theme) -> bytes:
-    """A figure in the colours of a theme."""
+    """The figure as PNG in the colours of a theme."""
     figure.set_facecolor(theme.background)
     for axes in figure.axes:
         _colour(axes, theme)
     sink = io.BytesIO()
-    # No date or version in the file: equal runs give equal pictures.
+    # The file contains no date or version, so equal runs have equal pictures.
     FigureCanvasAgg(figure)
     exact: dict[str, Any] = {"metadata": {"Software": None}}
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        axis.get_ticklabels()  # makes them
+        axis.get_ticklabels()  # creates the labels, so that they are found below
     texts: list[Any] = figure.findobj(Text)
     fonts = fonts_for(text.get_text() for text in texts)
     for text in texts:
-        text.set_parse_math(False)  # names are no formulas, whatever is between two dollar signs
+        text.set_parse_math(False)  # names are not formulas, even if they contain dollar signs
         text.set_fontfamily(fonts.families)
     figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
     return sink.getvalue()
@@ -252,7 +258,7 @@ def _mark(axes: Axes, history: Sequence[PhaseRecord], names: Sequence[str], epoc
 
 
 def _numbers(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], theme: Theme, size: int) -> None:
-    """The counts; light on dark shades and dark on light ones."""
+    """Write the counts, light on dark shades and dark on light ones."""
     for row, column in np.argwhere(counts > 0):
         strong = shares[row, column] > 0.5
         colour = ("#ffffff" if strong else theme.ink) if theme is LIGHT else ("#10151a" if strong else theme.ink)

@@ -1,9 +1,9 @@
-"""A few videos of the evaluated split, as the models see them: frames of a clip, and the features made of it.
+"""Draws a few videos of the evaluated split as the models see them: frames of a clip, and its features.
 
-The clip is the middle one of the video, or of the part of it that clips are from (`clip.part`); where clips stand for
-themselves (`data.targets: spans`), it is the one that was judged. It is read and resized
-as the job says, and handed to the very extractors that the job's streams name. A video that can no longer be read is
-left out: a report never fails for its pictures.
+The clip is the middle one of the video, or of the part of it from which clips are taken (`clip.part`). If clips are
+independent samples (`data.targets: spans`), it is the clip that was evaluated. It is read and resized according to the
+job, and passed to the same extractors as the job's streams. A video that can no longer be read is left out: a report
+never fails because of its pictures.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ log = logging.getLogger(__name__)
 
 COUNT = 5
 _WIDTH = 2.1
-"""Inches of one picture."""
+"""Width of one picture in inches."""
 _DPI = 80
 _TITLE = 84
-"""Columns of the words above a row: of a video of several labels the middle is left out."""
+"""Maximum number of columns of the text above a row. Longer lists of labels are shortened in the middle."""
 _HEAD = 34
-"""Columns of a line below a picture, of which there may be some."""
+"""Maximum number of columns of a line below a picture. There may be several lines."""
 _LINE = 0.15
-"""Inches of such a line."""
+"""Height of such a line in inches."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One video, or clip that stands for itself, read and judged."""
+    """One video, or one clip if clips are independent samples, with its prediction."""
 
     video_id: str
     label: str
-    """As pictures have it (`lettering`); so is `predicted`."""
+    """The name as returned by `lettering`, as is `predicted`."""
     predicted: str
     right: bool
     score: float
@@ -73,11 +73,11 @@ class Sample:
     captions: Mapping[str, str]
     """Stream -> how to read its drawing."""
     codes: Mapping[str, Usage]
-    """Stream of flow -> how it uses its codes."""
+    """Flow stream -> how it uses its codes."""
 
 
 def choose(run: Run) -> list[int]:
-    """Positions of the videos to show: spread over the classes, a misclassified one among them if there is any."""
+    """Indices of the videos to show: spread over the classes, and including a misclassified one if there is any."""
     if not len(run.fused):
         return []
     wrong = np.flatnonzero(~run.fused.right)
@@ -90,7 +90,7 @@ def choose(run: Run) -> list[int]:
 
 
 def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sample]:
-    """Decode the chosen videos and compute their features, of those that are pictures."""
+    """Decode the chosen videos and compute the features that can be drawn."""
     samples = []
     names = lettering(run.model.classes).names
     drawn_streams = {
@@ -128,13 +128,15 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
 
 
 def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
-    """The clip in the middle of a video, or of the part of it that clips are from, `(T, H, W, 3) uint8`, as the job
-    resizes it; where clips are in snippets, a snippet. Raises `BadVideo`, `NotFound`."""
+    """The clip in the middle of a video, or of the part from which clips are taken, resized according to the job.
+
+    Returns `(T, H, W, 3) uint8`; if clips consist of snippets, one snippet. Raises `BadVideo`, `NotFound`.
+    """
     return _read(spec, row, stores).clip
 
 
 def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None = None) -> Intermediates:
-    """The same in the colours of the job's clips. `first_frame`: of another clip than that in the middle."""
+    """The same in the colours of the job's clips. `first_frame`: of another clip instead of the middle one."""
     resize = recipe_of(spec).resize
     if spec.data.records:
         data, shape = record_at(row.uri, stores)
@@ -158,7 +160,8 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None 
 
 
 def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
-    """A row a video: its first, middle and last frame (or its only one), then a drawing of each extracted stream."""
+    """One row per video: its first, middle and last frame (or its only one), then a drawing of each extracted
+    stream."""
     streams = list(dict.fromkeys(stream for sample in samples for stream in sample.features))
     captions = {stream: caption for sample in samples for stream, caption in sample.captions.items()}
     single = all(len(sample.clip) == 1 for sample in samples)
@@ -186,7 +189,7 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
 
 
 def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
-    """Stream of flow -> how much of it is at the bound and how much is zero, in words."""
+    """Flow stream -> the shares of its codes that are at the bound and that are zero, in words."""
     found = {}
     for stream in dict.fromkeys(stream for sample in samples for stream in sample.codes):
         parts = [sample.codes[stream] for sample in samples if stream in sample.codes]
@@ -199,10 +202,10 @@ def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
 
 
 class _Made(NamedTuple):
-    """What a stream makes of a clip."""
+    """The result of a stream for a clip."""
 
     picture: Picture | None
-    """The middle one; None: the feature is not of pictures."""
+    """The middle picture; None if the feature does not consist of pictures."""
     caption: str
     codes: Usage | None
     """How flow uses its codes."""

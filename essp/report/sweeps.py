@@ -1,6 +1,6 @@
-"""How the members of a job's sweeps compare, best first, by the validation split.
+"""Compares the members of a job's sweeps by the validation split, best first.
 
-The test split has no say: it is what the chosen one is measured on. A job without validation split has no order.
+The test split is not used, because the chosen member is measured on it. A job without validation split has no order.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from essp_common.quantities import percent
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One member of a sweep."""
+    """One member of a sweep, with its result."""
 
     trainer: str
     settings: Mapping[str, str]
     """Swept field -> its value."""
     validation: Figures
-    """By video."""
+    """Figures by video."""
 
     @property
     def label(self) -> str:
-        """The member and its settings, as in `rgb-2 (optimizer.lr 0.03)`."""
+        """The member and its settings, for example `rgb-2 (optimizer.lr 0.03)`."""
         return f"{self.trainer} ({', '.join(f'{field} {value}' for field, value in self.settings.items())})"
 
     @property
     def judged_by(self) -> str:
-        """The metric that it is compared by."""
+        """The metric by which it is compared."""
         return judged_by(self.validation)
 
     @property
     def value(self) -> float:
-        """What that metric is."""
+        """The value of that metric."""
         return self.validation[self.judged_by]
 
 
 def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
-    """Sweep -> its members, best first: by top-1 of the validation videos, where labels are learned by mAP; of equal
-    ones by log loss."""
+    """Sweep -> its members, best first: by top-1 of the validation videos, or mAP for labels. Ties are broken by log
+    loss."""
     if run.model.validation is None:
         return {}
     trainers, figures = run.spec.trainers, run.model.validation.members
@@ -54,7 +54,7 @@ def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
 
 
 def best_of_sweeps(run: Run) -> tuple[str, ...]:
-    """A line for each sweep, which names its best member."""
+    """A line for each sweep with its best member."""
     return tuple(
         f"best of {len(members)} in sweep {sweep}: {members[0].label}, {NAMES[members[0].judged_by]} "
         f"{percent(members[0].value)} on validation"

@@ -1,10 +1,10 @@
 """Runs one command, and terminates it when the parent process ends.
 
-Otherwise a killed test run or terminal would leave servers behind that hold a port and memory. The parent holds the
-write end of this process's standard input. When the parent ends, for whatever reason, the pipe closes, and the guard
+Otherwise a killed test run or terminal would leave servers behind that occupy a port and memory. The parent holds the
+write end of this process's standard input. When the parent ends, for any reason, the pipe closes, and the guard
 terminates the command.
 
-It is run by path (`python -I -S guard.py COMMAND...`), so it imports the standard library only. It exits with the
+It is run by path (`python -I -S guard.py COMMAND...`), so it imports only the standard library. It exits with the
 status of the command.
 """
 
@@ -23,22 +23,23 @@ _AWAITED = (signal.SIGTERM, signal.SIGCHLD)
 
 
 def _end_with_parent(child: int) -> None:
-    while os.read(0, 1):  # not through `sys.stdin`: the interpreter could not end while this thread holds its lock
+    while os.read(0, 1):  # not through `sys.stdin`: the interpreter could not exit while this thread holds its lock
         pass
-    os.kill(os.getpid(), signal.SIGTERM)  # `main` alone waits for the child: who asks beside another may learn nothing
+    os.kill(os.getpid(), signal.SIGTERM)  # only `main` waits for the child: a second waiter could miss the exit status
     time.sleep(GRACE_S)
     os.kill(child, signal.SIGKILL)
 
 
 def _hear() -> None:
-    """In the child, which would inherit what is blocked here."""
+    """Unblock the signals in the child, which inherits the blocked mask."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
 
 
 def main(command: list[str]) -> int:
     """Run `command` until it ends or standard input closes. Returns its exit status."""
-    # Awaited, not handled: a handler is not run when its signal arrives just as the main thread begins to wait.
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # some systems drop it otherwise
+    # Wait for the signals instead of handling them: a handler would not run if its signal arrived just before the main
+    # thread starts to wait.
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # some systems discard it otherwise
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_hear)
     threading.Thread(target=_end_with_parent, args=(child.pid,), name="guard-watch", daemon=True).start()

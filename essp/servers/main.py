@@ -38,7 +38,7 @@ class LocalServers:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Serve until drained. Raises `Unavailable` if a server ends by itself."""
+        """Serve until drained. Raises `Unavailable` if a server exits unexpectedly."""
         with ExitStack() as running:
             redis = running.enter_context(RedisServer(self._directory, maxmemory_bytes=self._redis_memory_bytes))
             kafka = running.enter_context(KafkaServer(self._directory))
@@ -97,7 +97,7 @@ def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server) -> dict[s
         "AWS_ACCESS_KEY_ID": "essp",
         "AWS_SECRET_ACCESS_KEY": "essp",
         "AWS_DEFAULT_REGION": "us-east-1",
-        # For `essp master` and its clients: the API requires a token, as other users may share this machine.
+        # For `essp master` and its clients: the API requires a token, because other users may share this machine.
         "ESSP_API_TOKEN": secrets.token_hex(16),
     }
 

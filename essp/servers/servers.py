@@ -29,8 +29,8 @@ from essp_common.errors import ConfigError, Unavailable
 
 _HOST = "127.0.0.1"
 _SERVER_PORTS = range(10_240, 22_768)
-"""Linux and macOS give ports from 32768 on to outgoing connections. These ports are below, and so is the second port of
-a Redis Cluster node, which is 10000 above the first."""
+"""Linux and macOS use ports from 32768 upwards for outgoing connections. These ports are below, and so is the second
+port of a Redis Cluster node, which is 10000 above the first."""
 _system = random.SystemRandom()
 _ANSWER_S = 30.0
 """Timeout of an answer. On a busy machine, an answer takes seconds."""
@@ -74,7 +74,7 @@ class Server(ABC):
                 tries_left -= 1
                 if not tries_left:
                     raise
-            except BaseException:  # Ctrl-C, for one: whoever is interrupted here never comes to stop it
+            except BaseException:  # for example Ctrl-C: the caller never gets the server to stop it
                 self.stop()
                 raise
 
@@ -251,7 +251,7 @@ class S3Server(Server):
 
     def _command(self) -> list[str]:
         _require("moto.server")
-        # -P: a file beside the logs, such as json.py, is none of its modules.
+        # -P keeps files next to the logs, such as json.py, from shadowing modules.
         return [sys.executable, "-P", "-m", "moto.server", "-H", _HOST, "-p", str(self.port)]
 
     def _answers(self) -> bool:

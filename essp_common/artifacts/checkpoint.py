@@ -1,11 +1,11 @@
-"""Reading the checkpoints of trainers in the object store, without torch: the master reads positions from here.
+"""Reads the checkpoints of trainers in the object store, without torch; the master uses it to read positions.
 
-`checkpoint_writer.py` writes them, and says what is one. A reader takes the newest checkpoint whose files all match its
-manifest; of a file that is a difference to one of an earlier checkpoint, both are read. If `latest` is lost or damaged,
-that is the newest whole one there is.
+`checkpoint_writer.py` writes them, and defines what counts as a checkpoint. A reader takes the newest checkpoint whose
+files all match its manifest; if a file is a difference to a file of an earlier checkpoint, both are read. If `latest`
+is lost or damaged, the newest intact checkpoint is used.
 
-A step is the number of clips the trainer had consumed, over all phases; so it grows with the position, and two
-runs of one job give equal steps.
+A step is the number of clips the trainer had consumed, over all phases. So it grows with the position, and two runs of
+one job give equal steps.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Found(NamedTuple):
     """Where a training stands."""
 
     manifest: Manifest | None
-    """The newest whole checkpoint; None: it never completed one."""
+    """The newest intact checkpoint; None if no checkpoint was ever completed."""
     lost_until: int
-    """The step of a later checkpoint that was said to be complete and is not whole; 0: there is none."""
+    """The step of a later checkpoint that was recorded as complete but is damaged; 0 if there is none."""
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:
-    """Read every file that a checkpoint needs back. Raises `BadCheckpoint` naming the first that is not whole."""
+    """Read back every file that a checkpoint needs. Raises `BadCheckpoint` naming the first damaged one."""
     checkpoint_files.verify(store, manifest.prefix, manifest.files)
     for file in manifest.files:
         if file.base is not None:
@@ -61,8 +61,10 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
 def load_arrays(
     store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None, most_bytes: int | None = None
 ) -> dict[str, dict[str, Array]]:
-    """The arrays of the files of a checkpoint (all, or those named), differences resolved. `most_bytes`: of the arrays
-    of each (`tensors/packed.py`). Raises `BadCheckpoint`."""
+    """The arrays of the files of a checkpoint (all, or those named), with differences resolved.
+
+    `most_bytes`: the limit for the arrays of each file (`tensors/packed.py`). Raises `BadCheckpoint`.
+    """
     described = {file.name: file for file in manifest.files}
     loaded = {}
     for name, data in load_files(store, manifest, names).items():
@@ -78,7 +80,7 @@ def load_arrays(
 
 
 def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
-    """The manifest of one checkpoint. Raises `BadCheckpoint` when it is missing or cannot be read."""
+    """The manifest of one checkpoint. Raises `BadCheckpoint` if it is missing or unreadable."""
     named = [name for name in completed(objects_of(store, trainer)) if name.step == step]
     if not named:
         where = store.uri(layout.checkpoints(trainer))
@@ -87,36 +89,37 @@ def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
 
 
 def read_named(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
-    """The manifest of the checkpoint of this incarnation. Raises `BadCheckpoint` as `read` does."""
+    """The manifest of a checkpoint of a given incarnation. Raises `BadCheckpoint` as `read` does."""
     return _read(store, trainer, name)
 
 
 def is_short(manifest: Manifest, epochs: int) -> bool:
-    """Whether it ends a training of fewer epochs than these."""
+    """Whether it ends a training of fewer epochs than `epochs`."""
     return manifest.final and manifest.epochs < epochs
 
 
 def read_latest(store: ObjectStore, trainer: str, epochs: int = 0) -> Manifest | None:
-    """The newest whole checkpoint, or None if the trainer never completed one. Every byte of it is read.
+    """The newest intact checkpoint, or None if the trainer never completed one. Every byte of it is read.
 
-    `epochs`: how many the training is to have. If it ended with fewer, the checkpoint from which it goes on is given.
+    `epochs`: how many the training is to have. If it ended with fewer, the checkpoint from which it continues is
+    returned.
 
-    Should the latest be damaged or incomplete, the newest older one that is whole is taken; should `latest` itself be
-    damaged or lost, the newest one that is whole. A warning says so. Raises `BadCheckpoint` when there were checkpoints
-    and none is whole: training from scratch would lose work unnoticed.
+    If the latest checkpoint is damaged or incomplete, the newest older intact one is used; if `latest` itself is
+    damaged or lost, the newest intact one. A warning says so. Raises `BadCheckpoint` if there were checkpoints but none
+    is intact: training from scratch would silently lose work.
     """
     manifest = find(store, trainer).manifest
     return before_end(store, manifest) if manifest is not None and is_short(manifest, epochs) else manifest
 
 
 def find(store: ObjectStore, trainer: str) -> Found:
-    """`read_latest`, with what was lost."""
+    """`read_latest`, together with what was lost."""
     latest = LatestLog(store, trainer)
     while True:
         last = latest.last()
         newest = None if last.entry is None else last.entry.checkpoint
         if last.entry is not None and newest is None:
-            return Found(None, 0)  # whatever is there was never said to be complete
+            return Found(None, 0)  # existing files were never recorded as complete
         if newest is not None:
             try:
                 return Found(_whole(store, trainer, newest), 0)
@@ -125,7 +128,8 @@ def find(store: ObjectStore, trainer: str) -> Found:
         else:
             problem = f"{latest.uri} {'is damaged' if last.number else 'is lost'}"
         objects = objects_of(store, trainer)
-        if latest.entries.newest() == last.number:  # else it was superseded, and removed, while it was read
+        # otherwise it was superseded and removed while being read: try again
+        if latest.entries.newest() == last.number:
             break
     if newest is None and not completed(objects):
         return Found(None, 0)
@@ -144,7 +148,7 @@ def find(store: ObjectStore, trainer: str) -> Found:
 
 
 def before_end(store: ObjectStore, end: Manifest) -> Manifest:
-    """The newest whole checkpoint from which a training that has ended can go on."""
+    """The newest intact checkpoint from which a training that has ended can continue."""
     for name in reversed(completed(objects_of(store, end.trainer))):
         try:
             if not (manifest := _read(store, end.trainer, name)).final:
@@ -159,7 +163,7 @@ def before_end(store: ObjectStore, end: Manifest) -> Manifest:
 
 
 def latest_name(store: ObjectStore, trainer: str) -> CheckpointName | None:
-    """The checkpoint that was last said to be complete, whole or not; None when that cannot be known."""
+    """The checkpoint last recorded as complete, intact or not; None if that is unknown."""
     entry = LatestLog(store, trainer).last().entry
     return None if entry is None else entry.checkpoint
 
@@ -175,13 +179,13 @@ def steps(store: ObjectStore, trainer: str) -> list[int]:
 
 
 def base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:
-    """Where the file lies that this one is a difference to, and what it is."""
+    """The location and description of the base file to which this one is a difference."""
     stored = StoredFile(name=file.name, size_bytes=base.size_bytes, sha256=base.sha256)
     return layout.checkpoint(manifest.trainer, *base.checkpoint), stored
 
 
 def objects_of(store: ObjectStore, trainer: str) -> list[tuple[CheckpointName, str]]:
-    """Checkpoint and name of every object of a checkpoint, whole or not. What else lies there is nothing of ours."""
+    """Checkpoint and name of every object of a checkpoint, complete or not. Other objects in the folder are ignored."""
     keys = (layout.checkpoint_object(info.key) for info in store.list(layout.checkpoints(trainer)))
     return [(CheckpointName(step, incarnation), name) for step, incarnation, name in filter(None, keys)]
 
@@ -206,7 +210,7 @@ def _read(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
 
 
 def _whole(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
-    """A checkpoint every byte of which was read. Raises `BadCheckpoint`."""
+    """A checkpoint after reading every byte of it. Raises `BadCheckpoint`."""
     manifest = _read(store, trainer, name)
     verify(store, manifest)
     return manifest

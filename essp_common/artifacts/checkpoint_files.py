@@ -1,7 +1,7 @@
-"""The data files of a checkpoint: how they are written, read back and hashed, and read again.
+"""The data files of a checkpoint: writing, reading back, hashing, and loading.
 
-A file may hold differences to the file of the same name in an earlier checkpoint of the trainer, its base. A base
-stands alone, so that no file needs more than one other.
+A file may contain differences to the file of the same name in an earlier checkpoint of the trainer, its base. A base is
+always complete by itself, so no file needs more than one other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_STORE = "it was written just now, so see that the store, its disk and the ne
 
 
 class BadCheckpoint(PermanentError):
-    """A checkpoint that is not what its manifest promises."""
+    """A checkpoint that does not match its manifest."""
 
     kind = "damaged"
 
@@ -43,12 +43,12 @@ class StoredBase(BaseModel):
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """Which one it belongs to."""
+        """The checkpoint that it belongs to."""
         return CheckpointName(self.step, self.incarnation)
 
     @property
     def name(self) -> str:
-        """What the file that needs it calls it (`Base.name`)."""
+        """The name by which a dependent file refers to it (`Base.name`)."""
         return f"{self.step}-{self.incarnation}"
 
 
@@ -61,18 +61,18 @@ class StoredFile(BaseModel):
     size_bytes: Annotated[int, Field(ge=0, lt=2**64)]
     sha256: str
     base: StoredBase | None = None
-    """What is needed beside it to read it; null: nothing."""
+    """The other file that is needed to read it; null: it is complete by itself."""
 
 
 Data = Callable[[ObjectStore, str], tuple[StoredFile, ...]]
-"""Writes the files of a checkpoint below a prefix of a store, reads each back (`read_back`), and says what they are.
+"""Writes the files of a checkpoint below a prefix of a store, reads each back (`read_back`), and describes them.
 
-Raises `BadCheckpoint` when the store gives back other bytes than it was given, and what the store raises.
+Raises `BadCheckpoint` if the store returns other bytes than it was given, and what the store raises.
 """
 
 
 def in_memory(files: Mapping[str, bytes]) -> Data:
-    """Files whose bytes are here, by name."""
+    """Files from bytes in memory, by name."""
 
     def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
         stored = tuple(
@@ -88,13 +88,13 @@ def in_memory(files: Mapping[str, bytes]) -> Data:
 
 
 def verify(store: ObjectStore, prefix: str, files: Iterable[StoredFile]) -> None:
-    """Read these files. Raises `BadCheckpoint` naming the first that is missing or differs."""
+    """Read these files. Raises `BadCheckpoint` naming the first one that is missing or differs."""
     for file in files:
         _read(store, prefix + file.name, file, REMEDY)
 
 
 def read_back(store: ObjectStore, prefix: str, files: Iterable[StoredFile]) -> None:
-    """`verify` for files that were just written: nothing is lost with them, and they can be written again."""
+    """`verify` for files that were just written: nothing is lost with them, because they can be written again."""
     for file in files:
         _read(store, prefix + file.name, file, _OF_STORE)
 

@@ -1,21 +1,21 @@
-"""Writing the checkpoints of a training, by the one process that owns it.
+"""Writes the checkpoints of a training, in the one process that owns it.
 
     trainers/<trainer>/checkpoints/<step>-<incarnation>/model.tensors ...       1. data, each file read back and hashed
     trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. sizes and SHA-256 of all, and its own
     trainers/<trainer>/latest/<number>                                          3. names it (`ownership.py`)
     older checkpoints                                                           4. removed, their manifests first
 
-A crash between any two of these, or within one, leaves the previous checkpoint in force: what has no manifest, or is
-newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the entry that names it,
-were read back and found equal. What a failed save has written is removed again, as far as the store lets it.
+A crash between or within these steps leaves the previous checkpoint in force: a folder without a manifest, or newer
+than `latest` says, is not a checkpoint. Nothing older is removed before the new checkpoint, and the entry that names
+it, were read back and found equal. Files of a failed save are removed, as far as the store allows.
 
-One process writes at a time. It removes what it has superseded: checkpoints before its own latest one. It touches
-nothing ahead of that, and no folder of another incarnation is ever written to. After the final checkpoint nothing is
-saved or removed any more, unless a later run of the job asks for more epochs than the final one has. That run goes on
-from the newest checkpoint before the final one, which stays until there is a final one of more epochs.
+One process writes at a time. It removes checkpoints before its own latest one, never later ones, and it never writes to
+a folder of another incarnation. After the final checkpoint nothing is saved or removed, unless a later run of the job
+asks for more epochs than the final checkpoint has. That run continues from the newest checkpoint before the final one,
+which is kept until there is a final one with more epochs.
 
 Files are packed tensors (`essp_common/tensors/packed.py`), and some are differences to a file of an earlier checkpoint.
-That one stays for as long as any that needs it.
+That checkpoint is kept as long as another one needs it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Staged(Protocol):
     """Checkpoints that a process of this node has left on their way to the store; see `staging.py`."""
 
     def left_by(self, process: str, incarnation: int) -> Manifest | None:
-        """The newest whole one that this process has staged, if that is the one which staged here."""
+        """The newest intact checkpoint staged here by this process, if it was the one that staged here."""
 
     def data(self, manifest: Manifest) -> Data:
-        """Its files."""
+        """The files of a staged checkpoint."""
 
 
 class CheckpointWriter:
@@ -70,10 +70,10 @@ class CheckpointWriter:
         ownership: Ownership | None,
         ends: Collection[CheckpointName] = (),
     ) -> None:
-        """`ownership`: None for a finished training, in which nothing is saved any more. `ends`: final checkpoints of
-        fewer epochs, which stay until there is one of all."""
+        """`ownership`: None for a finished training, which accepts no more checkpoints. `ends`: final checkpoints of
+        fewer epochs, kept until there is one of all epochs."""
         self.found = found
-        """Where the training stood when this process took it."""
+        """Where the training stood when this process took it over."""
         self._store = store
         self._trainer = trainer
         self._ownership = ownership
@@ -82,16 +82,17 @@ class CheckpointWriter:
 
     @property
     def incarnation(self) -> int:
-        """The number of this process among all that have owned the training; 0: it is finished."""
+        """The number of this process among all owners of the training so far; 0 if it is finished."""
         return 0 if self._ownership is None else self._ownership.incarnation
 
     @property
     def process(self) -> str:
-        """The random name of this process, as `latest` has it; empty: the training is finished."""
+        """The random name of this process in `latest`; empty if the training is finished."""
         return "" if self._ownership is None else self._ownership.process
 
     def named(self, manifest: Manifest) -> Manifest:
-        """A checkpoint of this process and this time. Raises as `save` does for one that it does not permit."""
+        """The manifest with this process's incarnation and the current time. Raises as `save` does for a checkpoint
+        that it does not permit."""
         incarnation = self._permitted(manifest).incarnation
         return manifest.model_copy(update={"created": datetime.now(UTC), "incarnation": incarnation})
 
@@ -101,17 +102,17 @@ class CheckpointWriter:
             self._ownership.check()
 
     def save(self, manifest: Manifest, data: Data, keep: int) -> Manifest:
-        """Store a checkpoint, make it the latest, and remove all before it but the newest `keep`, the best, and bases.
+        """Store a checkpoint, make it the latest, and remove older ones except the newest `keep`, the best, and bases.
 
-        Beside a final one, the newest before it stays, too: from that one training goes on if it gets more epochs.
-        Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` when the store gives
-        back other bytes than it was given, `Fenced` for a process that does not own the training any more, and what the
-        store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
+        The newest one before a final checkpoint is also kept, because training continues from there if it gets more
+        epochs. Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` if the store
+        returns other bytes than it was given, `Fenced` if this process no longer owns the training, and what the store
+        raises; the previous checkpoint then remains the latest. Failing to remove older ones is not an error.
         """
         owner = self._permitted(manifest)
         manifest = self.named(manifest)
         owner.check()
-        if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
+        if owner.pointed == manifest.checkpoint:  # the last save succeeded, but its answer was lost
             self._newest = read_named(self._store, self._trainer, manifest.checkpoint)
             return self._newest
         try:
@@ -123,7 +124,7 @@ class CheckpointWriter:
         try:
             owner.point(manifest.checkpoint)
         except Fenced:
-            if owner.pointed != manifest.checkpoint:  # else the next owner has read that it is the latest
+            if owner.pointed != manifest.checkpoint:  # otherwise the next owner has already read it as the latest
                 with suppress(EsspError):
                     remove(self._store, manifest.prefix)
             raise
@@ -157,14 +158,14 @@ def claim(
     epochs: int = 0,
     staged: Staged | None = None,
 ) -> CheckpointWriter:
-    """Own a training from now on, with all its checkpoints. Whoever owned it is refused at its next save.
+    """Take ownership of a training with all its checkpoints. The previous owner is refused at its next save.
 
-    A finished training is not taken: what it left is returned, and cannot be added to. Only a process of a later run
-    that is to train more `epochs` takes it. `fence`: of the command on which this process trains. `writer`: its name,
-    for people. Raises `Fenced` while one of a later run owns it, and what `read_latest` raises.
+    A finished training is not taken over: it is returned read-only. Only a process of a later run that is to train more
+    `epochs` takes it over. `fence`: from the command on which this process trains. `writer`: its name, for display.
+    Raises `Fenced` while a process of a later run owns it, and what `read_latest` raises.
 
-    `staged`: what lies on this node. If it is of the process that owned the training until now, and ahead of the
-    latest, it is written to the store, and the entry that makes this process the owner makes it the latest, too.
+    `staged`: checkpoints on this node. If they are from the previous owner and ahead of the latest checkpoint, the
+    newest is written to the store; the entry that makes this process the owner also makes it the latest.
     """
     latest = LatestLog(store, trainer)
     while True:
@@ -191,9 +192,10 @@ def claim(
 
 
 def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry) -> Manifest | None:
-    """The staged checkpoint from which to go on in place of `found`, written to the store; None: there is none.
+    """The staged checkpoint from which to continue instead of `found`, written to the store; None if there is none.
 
-    It may have the folder of the process that staged it: that one has ended, or `staged` could not be had.
+    It may use the folder of the process that staged it, because that process has ended; otherwise `staged` would not be
+    accessible.
     """
     newest = staged.left_by(owner.process, owner.owner)
     if newest is None or (found.manifest is not None and newest.step <= found.manifest.step):
@@ -208,8 +210,9 @@ def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry)
 
 
 def write(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
-    """Data, then the manifest, each read back, which makes no checkpoint the latest. Returns it with its files."""
-    store.delete(manifest.key)  # left by a save of this process that failed
+    """Write data, then the manifest, and read each back. Does not make the checkpoint the latest. Returns the manifest
+    with its files."""
+    store.delete(manifest.key)  # left by a failed save of this process
     manifest = manifest.model_copy(update={"files": data(store, manifest.prefix)})
     failpoint("checkpoint.data")
     store.put(manifest.key, sealed(manifest))
@@ -230,7 +233,7 @@ def _ends(store: ObjectStore, trainer: str) -> list[CheckpointName]:
 
 
 def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[CheckpointName]) -> None:
-    """Remove what `newest` has superseded: older checkpoints, and what was never completed before it.
+    """Remove what `newest` has superseded: older checkpoints, and incomplete ones before it.
 
     `ends`: final checkpoints of fewer epochs, superseded only by a final one.
     """
@@ -246,24 +249,25 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
         spared.update(name for name in complete if name.step == newest.best.step)
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
-    for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs
+    # newest first, so that bases are removed after the files that need them
+    for name in sorted(superseded - spared, reverse=True):
         remove(store, layout.checkpoint(newest.trainer, *name))
 
 
 def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[CheckpointName]:
-    """The checkpoints that one of them needs. They need no others."""
+    """The checkpoints that one checkpoint needs. They do not need others."""
     try:
         manifest = newest if name == newest.checkpoint else read_named(store, newest.trainer, name)
-    except BadCheckpoint:  # nothing helps it
+    except BadCheckpoint:  # it cannot be used anyway
         return set()
     return {file.base.checkpoint for file in manifest.files if file.base is not None}
 
 
 def remove(store: ObjectStore, prefix: str) -> None:
-    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed. What others have
-    put beside its objects stays.
+    """Remove a checkpoint, its manifest first, so that it never looks complete during removal. Foreign objects next to
+    its own are kept.
 
-    `prefix`: where its objects lie.
+    `prefix`: of its objects.
     """
     manifest = prefix + layout.CHECKPOINT_MANIFEST
     for key in (manifest, *[info.key for info in store.list(prefix) if info.key != manifest]):

@@ -1,11 +1,10 @@
-"""The features of a trainer's clips, on their way through the frame cache to the aggregator.
+"""Passes the features of a trainer's clips through the frame cache to the aggregator.
 
-What the last layer of a network reads, of each clip of an evaluation, is needed once, by whoever fuses the trainers. So
-it goes the way of all that is between a video and the weights: one value for each video, in the frame cache, until the
-aggregator has acked it. Nothing of it reaches a disk. The table of scores in the job's output says which clips the
-rows of a value are of.
+The aggregator that fuses the trainers needs, once, the input of a network's last layer for each clip of an evaluation.
+Like all intermediate data, it stays off the disk: it is stored in the frame cache, one value per video, until the
+aggregator has acknowledged it. The table of scores in the job's output says which clips the rows of a value belong to.
 
-What is lost cannot be made again by a training that is finished; `FeaturesLost` says what to do.
+A finished training cannot recreate lost features; `FeaturesLost` says what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TTL_S = 30 * 24 * 3600.0
 
 
 class FeaturesLost(PermanentError):
-    """The cache has no longer what a trainer gave it."""
+    """The cache no longer has what a trainer stored."""
 
 
 def store_features(
@@ -40,9 +39,9 @@ def store_features(
     table: ScoreTable,
     retry: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Put the features of a table into the cache, for the aggregator. Doing it twice is harmless.
+    """Put the features of a table into the cache, for the aggregator. Safe to repeat.
 
-    `retry` calls what it is given until the cache has room and can be reached.
+    `retry` calls its argument until the cache has room and is reachable.
     """
     if table.features is None:
         raise ValueError("the table has no features")
@@ -71,7 +70,7 @@ def with_features(cache: FrameCache, job: str, trainer: str, purpose: str, table
 
 
 def release_features(cache: FrameCache, job: str, trainer: str, purpose: str, table: ScoreTable) -> None:
-    """Free the features of a table: nobody needs them any more."""
+    """Free the features of a table after use."""
     keys = [_key(job, trainer, purpose, table, own) for own in _rows(table).values()]
     cache.ack_all(keys, ids.AGGREGATOR)
 
@@ -87,6 +86,6 @@ def _rows(table: ScoreTable) -> dict[str, Rows]:
 
 
 def _key(job: str, trainer: str, purpose: str, table: ScoreTable, rows: Rows) -> str:
-    """The key for the rows of one video, which the first of them names."""
+    """The key for the rows of one video, identified by its first clip."""
     first = int(table.clip_index[rows[0]])
     return f"{job_prefix(job)}{{features.{trainer}.{purpose}.{first}}}"

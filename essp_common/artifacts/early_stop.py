@@ -1,8 +1,8 @@
-"""Early stopping: whether a trainer has trained its last epoch, although the job has more (Prechelt, "Early stopping -
+"""Early stopping: whether a trainer has trained its last epoch although the job has more (Prechelt, "Early stopping -
 but when?", 1998).
 
-A pure function of the figures of its validations, so it gives the same answer to the trainer that ends an epoch, to one
-that was killed and resumes, to every rank, and to the master that starts the job again.
+A pure function of its validation metrics. So the result is the same for a trainer that ends an epoch, for one that was
+killed and resumes, for every rank, and for the master that starts the job again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from essp_common.job.trainer_spec import Choice, TrainerSpec
 
 
 class EarlyStop(NamedTuple):
-    """After which epoch a trainer stops, and why."""
+    """The epoch after which a trainer stops, and why."""
 
     epoch: int
-    """The last one that it trains, counted from 0."""
+    """The last epoch that it trains, counted from 0."""
     best: int
-    """The best one, whose weights it ends with."""
+    """The best epoch, whose weights are the final ones."""
 
     @property
     def words(self) -> str:
-        """One sentence, for people, who count from 1."""
+        """One sentence for users, who count from 1."""
         last = "epoch" if self.epoch - self.best == 1 else f"{self.epoch - self.best} epochs"
         was = "was" if self.epoch - self.best == 1 else "were"
         return (
@@ -33,8 +33,8 @@ class EarlyStop(NamedTuple):
 
 
 def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None, choose: Choice = "top1") -> bool:
-    """Whether a validation is better than the best one before it, by `trainers.NAME.choose`; of equal ones the earlier
-    is the best."""
+    """Whether a validation is better than the best one before it, according to `trainers.NAME.choose`; in a tie, the
+    earlier one stays the best."""
     if best is None or choose == "last":
         return True
     if choose == "loss":
@@ -44,8 +44,9 @@ def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None, ch
 
 
 def early_stop(history: Iterable[PhaseRecord], trainer: TrainerSpec, epochs: int) -> EarlyStop | None:
-    """The end of a training with this history: none of its last `stop.patience` epochs was better than the best before
-    them, and more of the job's `epochs` would follow. None: it goes on; with a patience of 0 to the last epoch."""
+    """The early stop of a training with this history, if its last `stop.patience` epochs were not better than the best
+    one before them and more of the job's `epochs` would follow. None: it continues; with a patience of 0, to the last
+    epoch."""
     patience = trainer.stop.patience
     if not patience:
         return None

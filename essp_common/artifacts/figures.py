@@ -1,8 +1,8 @@
-"""Figures of a classifier from its scores, in NumPy: trainers, fusion and reports have the same, and need no torch.
+"""Metrics of a classifier from its scores, in NumPy, so that trainers, fusion and reports share them without torch.
 
-All take `labels` and `scores` `(N, C)`, of which higher is likelier; a row is a video or a clip. Labels are `(N,) int`,
-one class a row, or `(N, C) bool`, any number of labels a row, each with a probability of its own. The definitions are
-scikit-learn's.
+All take `labels` and `scores` `(N, C)`, where higher means likelier; a row is a video or a clip. Labels are `(N,) int`,
+one class per row, or `(N, C) bool`, any number of labels per row, each with an independent probability. The definitions
+are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ Labels = NDArray[np.integer[Any]] | NDArray[np.bool_]
 Classes = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 Figures = dict[str, float]
-"""Metric -> value: `top1`, `top5` (of more than 5 classes), `mean_class` (of classes alone), `mAP`, `log_loss`."""
+"""Metric -> value: `top1`, `top5` (with more than 5 classes), `mean_class` (only for classes), `mAP`, `log_loss`."""
 _MANY = 5
-"""Of so few classes all are among the five likeliest: `top5` would always be 1."""
+"""With this many classes or fewer, all are among the five likeliest, and `top5` would always be 1."""
 NAMES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
-"""Metric -> what people call it."""
+"""Metric -> its display name."""
 
 _MIN_PROBABILITY = 1e-12
 """Smaller probabilities count as this, so that the log loss stays finite."""
 
 
 def judged_by(found: Figures) -> str:
-    """The metric that says how good these are: of classes `top1`; of labels, which have no class accuracy, `mAP`."""
+    """The metric that ranks these results: `top1` for classes; `mAP` for labels, which have no class accuracy."""
     return "top1" if "mean_class" in found else "mAP"
 
 
 def rank(found: Figures) -> tuple[float, float]:
-    """A key by which the better figures come first: by what they are judged by, of equal ones by lower log loss."""
+    """A sort key that puts better results first: by their ranking metric, then by lower log loss."""
     return -found[judged_by(found)], found["log_loss"]
 
 
 def named(found: Iterable[Figures]) -> dict[str, str]:
-    """Metric -> its name, of those that any of these have, in the order of tables."""
+    """Metric -> its display name, for the metrics that occur in any of the results, in the order of tables."""
     there = {name for each in found for name in each}
     return {name: shown for name, shown in NAMES.items() if name in there}
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
-    """Share of rows with a label among the `k` highest scores; of equal scores, the lower class id comes first."""
+    """Fraction of rows with a label among the `k` highest scores; for equal scores, the lower class id comes first."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float(np.mean(np.take_along_axis(relevance(labels, scores.shape[1]), best, axis=1).any(axis=1)))
 
 
 def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
-    """`(N,)` negative logarithm of the probability given to the class of each row, in nats; of labels, the mean over
-    all labels of that given to the truth: that the row has the label, or that it does not."""
+    """`(N,)` negative log of the probability given to the class of each row, in nats. For labels, the mean over all
+    labels of the negative log of the probability given to the truth, whether the row has the label or not."""
     if labels.ndim == 2:
         exact = probabilities.astype(np.float64)
         right = np.where(labels, exact, 1 - exact)
@@ -68,7 +68,7 @@ def log_loss(labels: Labels, probabilities: Scores) -> float:
 
 
 def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:
-    """Area under the precision-recall steps of one class; `relevant` has at least one row."""
+    """Area under the precision-recall steps of one class; `relevant` has at least one true row."""
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     hits = np.cumsum(relevant[order])
@@ -80,13 +80,14 @@ def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:
 
 
 def mean_average_precision(labels: Labels, scores: Scores) -> float:
-    """Mean of the average precisions (one class against the rest) of the classes that have rows; 0 if none has."""
+    """Mean of the average precisions (one class against the rest) over the classes that have rows; 0 if there are
+    none."""
     found = average_precisions(labels, scores)
     return float(np.nanmean(found)) if np.isfinite(found).any() else 0.0
 
 
 def average_precisions(labels: Labels, scores: Scores) -> NDArray[np.float64]:
-    """`(C,)` of each class against the rest; NaN: it has no rows."""
+    """`(C,)` average precision of each class against the rest; NaN if it has no rows."""
     relevant = relevance(labels, scores.shape[1])
     found = np.full(scores.shape[1], np.nan)
     for c in np.flatnonzero(relevant.any(axis=0)):
@@ -110,7 +111,7 @@ def mean_class_accuracy(labels: Classes, scores: Scores) -> float:
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
-    """The 95 % confidence interval of a share of `count` independent draws (Wilson, 1927)."""
+    """The 95 % confidence interval of a proportion of `count` independent draws (Wilson, 1927)."""
     z2 = 1.959964**2 / count
     middle, half = share + z2 / 2, math.sqrt(z2 * (share * (1 - share) + z2 / 4))
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
@@ -124,7 +125,7 @@ def confusion(labels: Classes, scores: Scores) -> NDArray[np.int64]:
 
 
 def figures(labels: Labels, probabilities: Scores) -> Figures:
-    """The figures that are reported. Raises `ValueError` if there is no row."""
+    """The reported metrics. Raises `ValueError` if there are no rows."""
     if len(labels) == 0:
         raise ValueError("no scores to evaluate")
     of_classes = {} if labels.ndim == 2 else {"mean_class": mean_class_accuracy(labels.astype(np.int64), probabilities)}

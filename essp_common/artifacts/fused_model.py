@@ -1,16 +1,16 @@
-"""The fused model as it lies in the object store: all that is needed to classify a video with it.
+"""The fused model in the object store: everything needed to classify a video with it.
 
-    model/manifest.json                     this document; written last, so a model that can be read is complete
+    model/manifest.json                     this document; written last, so a readable model is complete
     model/<trainer>-<digest>.safetensors    the weights of each member
-    model/aggregation-<digest>.tensors      (format 2) what the strategy has learned
+    model/aggregation-<digest>.tensors      (format 2) the learned state of the strategy
 
-The names of files hold part of their digest, so a job that is fused once more overwrites none that the manifest before
-names. What only that one names is removed afterwards. The folder refers to nothing outside itself. It holds no date, so
-equal training runs write equal manifests.
+File names contain part of their digest, so a job that is fused again does not overwrite files that the previous
+manifest names. Files that only the previous manifest names are removed afterwards. The folder refers to nothing outside
+itself. It contains no date, so equal training runs write equal manifests.
 
-**Format 1** fuses by a rule: the mean or the product, by weight, of the members' mean scores. **Format 2** fuses by a
-strategy that looks at each clip (`essp_engine.aggregation`), with parameters and a state; a reader that knows format 1
-alone would average the clips, so it refuses the other number.
+**Format 1** fuses by a rule: the weighted mean or product of the members' mean scores. **Format 2** fuses by a strategy
+that considers each clip (`essp_engine.aggregation`), with parameters and a state. A reader that only knows format 1
+would average the clips, so it refuses the other number.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
 _MOST_STATE_BYTES = 2**30
-"""Of what a strategy has learned: some numbers for each class and feature."""
+"""The largest learned state of a strategy: some numbers for each class and feature."""
 FEW_VIDEOS = 30
-"""With fewer validation videos, the standard error of an accuracy is 9 points."""
+"""With fewer validation videos, the standard error of an accuracy is at least 9 points."""
 
 
 class _Section(BaseModel):
@@ -55,60 +55,61 @@ class Member(_Section):
     weight: float
     """Its share of the fused score; the weights of a model sum to 1."""
     model: ModelDescription
-    """Which network, and what it sees."""
+    """The network and its input."""
     file: str
-    """Its weights, beside the manifest: safetensors, or packed (`essp_common/tensors/packed.py`)."""
+    """The file of its weights, next to the manifest: safetensors, or packed (`essp_common/tensors/packed.py`)."""
     bits: int = 0
-    """Bits to which its weights were rounded; 0: they are as they were trained."""
+    """Bits to which its weights were rounded; 0: they are exactly as trained."""
     sha256: str
     checkpoint: str
-    """URI of the checkpoint (its manifest) that the weights were taken from, for the record."""
+    """URI of the checkpoint (its manifest) that the weights come from, for the record."""
     epoch: int
 
 
 def label(name: str, params: Mapping[str, ParamValue]) -> str:
-    """A strategy with its parameters, for people."""
+    """The display name of a strategy with its parameters."""
     return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
 
 
 class Strategy(_Section):
-    """One way of fusing, as it did on the validation split."""
+    """One way of fusing, with its results on the validation split."""
 
     name: str
     params: dict[str, ParamValue] = {}
-    """The parameters that the job gave; the others have their defaults."""
+    """The parameters set by the job; the others have their defaults."""
     rule: Rule | None
-    """Null: it is not a rule on the members' mean scores."""
+    """Null if it is not a rule on the members' mean scores."""
     weights: dict[str, float]
     """Trainer -> its share of the fused score."""
     validation: Figures
-    """Figures of the validation videos, to which the weights were fitted."""
+    """Metrics of the validation videos, to which the weights were fitted."""
     held_out_log_loss: float | None = None
-    """On videos that the weights were not fitted to, by cross-validation; the lowest is chosen. Null: one video."""
+    """Log loss under cross-validation, on videos that the weights were not fitted to; the strategy with the lowest is
+    chosen. Null if there is only one video."""
     uncertainty: float | None = None
-    """Standard error of its difference from that of the chosen one."""
+    """Standard error of its difference from the log loss of the chosen strategy."""
 
     @property
     def label(self) -> str:
-        """Its name with its parameters, for people."""
+        """The display name with parameters."""
         return label(self.name, self.params)
 
 
 class StateFile(_Section):
-    """Where the state of a strategy lies: arrays, as `essp_common.tensors.packed` writes them."""
+    """The file with the state of a strategy: arrays, as `essp_common.tensors.packed` writes them."""
 
     file: str
-    """Name of the file beside the manifest."""
+    """Name of the file next to the manifest."""
     sha256: str
 
 
 class Evaluation(_Section):
-    """Figures by video on one split: each trainer alone, and fused."""
+    """Metrics by video on one split: of each trainer alone, and fused."""
 
     videos: int = Field(ge=1)
     """Videos that every trainer has scored; only these are counted."""
     left_out: int
-    """Videos that some trainer has not scored."""
+    """Videos that at least one trainer has not scored."""
     members: dict[str, Figures]
     fused: Figures
 
@@ -117,32 +118,33 @@ class FusedModel(_Section):
     """A fused classifier."""
 
     format: Literal[1, 2] = 1
-    """2: a strategy with a state fuses."""
+    """2 if a strategy with a state fuses."""
     job: str
     classes: tuple[str, ...]
     background: str | None = None
-    """The class that no video is answered with: it shows none of the others. Null: there is none."""
+    """The class of videos without any other class; it is never returned as an answer. Null: the model has no
+    background class."""
     independent: bool = False
-    """The classes are labels, each learned by itself: a video may show any number of them, and scores need not sum to
-    1."""
+    """Whether the classes are labels, each learned independently: a video may show any number of them, and scores need
+    not sum to 1."""
     clip: ClipSpec
     clips_per_video: int
     streams: dict[str, StreamSpec]
-    """The streams its members need; the extractors' own parameters go with them."""
+    """The streams that its members need, including the extractors' parameters."""
     members: tuple[Member, ...]
     strategy: str
-    """The strategy that was chosen; `strategies` has the evidence."""
+    """The chosen strategy; `strategies` has the evidence."""
     params: dict[str, ParamValue] = {}
-    """The parameters of the strategy that the job gave."""
+    """The parameters of the strategy set by the job."""
     rule: Rule | None
-    """Format 1: how the members' scores become one (`essp_common.artifacts.scores.mix`). Format 2: null."""
+    """Format 1: how the members' scores are combined (`essp_common.artifacts.scores.mix`). Format 2: null."""
     state: StateFile | None = None
-    """Format 2: what the strategy has learned. Format 1: null."""
+    """Format 2: the learned state of the strategy. Format 1: null."""
     features: bool = False
-    """Whether the strategy reads the features of clips, and not their scores alone."""
+    """Whether the strategy uses the features of clips in addition to their scores."""
     strategies: tuple[Strategy, ...]
     validation: Evaluation | None
-    """Null: the job had no validation split; the streams then count the same."""
+    """Null: the job had no validation split; all streams then have the same weight."""
     test: Evaluation | None
     """Null: the job had no test split."""
     versions: dict[str, str]
@@ -161,12 +163,12 @@ class FusedModel(_Section):
 
     @property
     def label(self) -> str:
-        """The strategy with its parameters, for people."""
+        """The display name of the strategy with its parameters."""
         return label(self.strategy, self.params)
 
     @property
     def doubt(self) -> str:
-        """Why the choice of the strategy may be chance; empty if there were videos enough."""
+        """Why the choice of the strategy may be chance; empty if there were enough videos."""
         if self.validation is None or len(self.members) < 2 or self.validation.videos >= FEW_VIDEOS:
             return ""
         return (
@@ -181,21 +183,21 @@ class FusedModel(_Section):
 
     @property
     def files(self) -> frozenset[str]:
-        """Those that belong to it, beside the manifest."""
+        """The names of its files, without the manifest."""
         return frozenset(member.file for member in self.members) | ({self.state.file} if self.state else set())
 
     @property
     def deciding(self) -> tuple[Member, ...]:
-        """The members that have a say: those of weight > 0."""
+        """The members with a weight above 0."""
         return tuple(member for member in self.members if member.weight > 0)
 
 
 def write_model(output: ObjectStore, model: FusedModel) -> None:
-    """Store the manifest in a job's output, and remove files that only the one before names. The members' files have to
-    be there already."""
+    """Store the manifest in a job's output, and remove files that only the previous one names. The members' files must
+    already be there."""
     try:
         before = read_model(output, layout.MODEL_MANIFEST).files
-    except PermanentError:  # there is none, or it is damaged
+    except PermanentError:  # the model does not exist or is damaged
         before = frozenset()
     output.put(layout.MODEL_MANIFEST, sealed(model))
     for key in (f"{layout.MODEL}/{file}" for file in before - model.files):
@@ -204,7 +206,7 @@ def write_model(output: ObjectStore, model: FusedModel) -> None:
 
 
 def write_state(output: ObjectStore, state: Mapping[str, NDArray[Any]]) -> StateFile:
-    """Store what a strategy has learned in a job's output. Equal states give equal bytes."""
+    """Store the learned state of a strategy in a job's output. Equal states give equal bytes."""
     data = pack(state)
     sha256 = hashlib.sha256(data).hexdigest()
     key = layout.model_state(sha256)
@@ -213,7 +215,7 @@ def write_state(output: ObjectStore, state: Mapping[str, NDArray[Any]]) -> State
 
 
 def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[Any]]:
-    """What the strategy of a model of format 2 has learned. Raises `PermanentError` when it is not what was fused."""
+    """The learned state of the strategy of a model in format 2. Raises `PermanentError` if the file was changed."""
     if model.state is None:
         raise ValueError("a model of format 1 has no state")
     data = folder.get(model.state.file)
@@ -227,7 +229,7 @@ def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[
 
 
 def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
-    """Load a manifest: of the model whose folder `store` is, or at another key. Raises `NotFound`, `PermanentError`."""
+    """Load a manifest: of the model in the folder `store`, or at another key. Raises `NotFound`, `PermanentError`."""
     data = store.get(key)
     try:
         return unsealed(data, FusedModel)
@@ -237,7 +239,7 @@ def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
 
 
 def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:
-    """The model at `uri`: its folder, its manifest, or the output of the job that made it."""
+    """The model at `uri`, which is its folder, its manifest, or the output of its job."""
     folder = uri.rstrip("/").removesuffix(f"/{MANIFEST}")
     for candidate in (folder, f"{folder}/model"):
         store = stores.under(candidate)
@@ -254,7 +256,7 @@ def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:
 
 
 def member_weights(store: ObjectStore, member: Member) -> bytes:
-    """A member's weights as they are stored, verified. Raises `PermanentError` when they are not what was fused."""
+    """A member's weights as they are stored, verified. Raises `PermanentError` if the file was changed."""
     data = store.get(member.file)
     if hashlib.sha256(data).hexdigest() != member.sha256:
         raise PermanentError(f"{store.uri(member.file)} was changed since the model was made; fuse it again")

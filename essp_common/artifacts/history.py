@@ -3,16 +3,16 @@
     history/0000000001, 0000000002, ...          segments: some seconds of the job each, and the ledger at their end
     history/chapters/0000000001-0000000128       older segments joined, without ledgers
 
-Segments are a numbered log (`objects/numbered_log.py`): each number is written once. If two masters
-append at once, one wins and the other gets `Fenced`, so the history has one order and its fences never go down. A
-successor needs only the newest segment to know where the job stands. A write that is repeated because its answer was
-lost finds its own bytes and counts as done.
+Segments are a numbered log (`objects/numbered_log.py`): each number is written once. If two masters append at once, one
+wins and the other gets `Fenced`, so the history has one order and its fences never decrease. A successor needs only the
+newest segment to know where the job stands. A write that is repeated because its answer was lost finds its own bytes
+and counts as done.
 
-Joining keeps the number of objects small: a chapter is complete before the segments in it are removed, and readers
-leave out what a chapter holds already. A master that slept all that while could write
-a number that was joined, so it has to look at the fences first (`fences_above`).
+Joining keeps the number of objects small. A chapter is complete before its segments are removed, and readers skip
+segments that a chapter already contains. A master that was suspended during all this could write a number that was
+already joined, so it must check the fences first (`fences_above`).
 
-Segments are protobuf, compressed with Zstandard; indices are runs, so a clip without incident costs a
+Segments are protobuf, compressed with Zstandard. Indices are run-length encoded, so a clip without incident takes a
 fraction of a byte.
 """
 
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 
 _LEVEL = 3
 _MOST_BYTES = 2**30
-"""Of one segment, unpacked; one that claims more is not ours."""
+"""The largest unpacked segment; one that claims to be larger is not ours."""
 _SEGMENT = re.compile(re.escape(layout.HISTORY) + "(?:chapters/([0-9]{10})-)?([0-9]{10})")
 _CHAPTERS = layout.HISTORY + "chapters/"
 _REMEDY = "restore it from a backup"
 _READS = 5
-"""How often a reader looks again if segments are joined while it reads."""
+"""How often a reader starts again if segments are joined while it reads."""
 
 
 class BadHistory(PermanentError):
@@ -63,31 +63,31 @@ class Stored:
 
     @property
     def joined(self) -> bool:
-        """It is a chapter."""
+        """Whether it is a chapter."""
         return self.key.startswith(_CHAPTERS)
 
 
 class History:
-    """The history below one output. Thread-safe as far as its store is."""
+    """The history below one output. As thread-safe as its store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._log = NumberedLog(store, layout.HISTORY)
 
     def newest(self) -> HistorySegment | None:
-        """The last segment, or None before the first."""
+        """The last segment, or None if there is none yet."""
         for _ in range(_READS):
             stored = [found for found in self.stored() if not found.joined]
             if not stored:
                 return None
             try:
                 return self._read(stored[-1])
-            except NotFound:  # joined since it was listed, hence there is a newer one
+            except NotFound:  # joined since the listing, so there is a newer one
                 continue
         raise BadHistory(f"{self._store.uri(layout.SPEC)}: its history changes faster than it can be read")
 
     def last_of(self, since: int) -> HistorySegment | None:
-        """The last segment of the run that began with this fence, or None if there is none, or if it was joined."""
+        """The last segment of the run that began with this fence, or None if it does not exist or was joined."""
         for found in reversed([found for found in self.stored() if not found.joined]):
             segment = self._read(found)
             if segment.since <= since:
@@ -95,12 +95,13 @@ class History:
         return None
 
     def last(self) -> int:
-        """The number of the last segment; 0: there is none."""
+        """The number of the last segment; 0 if there is none."""
         stored = self.stored()
         return stored[-1].last if stored else 0
 
     def append(self, segment: HistorySegment) -> int:
-        """Add the next segment, durably; its size in bytes. Raises `Fenced` when there is another one already."""
+        """Add the next segment, durably; returns its size in bytes. Raises `Fenced` if this number already exists with
+        other content."""
         data = pack(segment)
         try:
             self._log.write(segment.last, data)
@@ -113,7 +114,7 @@ class History:
         return len(data)
 
     def read(self) -> Iterator[HistorySegment]:
-        """All of it, from the beginning; what is appended meanwhile may be missing. Raises `BadHistory` for a gap."""
+        """All segments from the beginning; those appended meanwhile may be missing. Raises `BadHistory` for a gap."""
         after = 0
         for _ in range(_READS):
             try:
@@ -131,15 +132,17 @@ class History:
         raise BadHistory(f"{self._store.uri(layout.SPEC)}: its history changes faster than it can be read")
 
     def stored(self) -> list[Stored]:
-        """The objects to read, in order: chapters, and the segments that are in none."""
+        """The objects to read, in order: chapters, then the segments that no chapter contains."""
         found = list(filter(None, (_parsed(info.key) for info in self._store.list(layout.HISTORY))))
-        # Of a master that slept while it joined, there is a chapter within one of the next master's: the longest first.
+        # If a master was suspended while it joined, its chapter may be contained in a chapter of the next master:
+        # longest first.
         chapters = sorted((one for one in found if one.joined), key=lambda one: (one.first, -one.last))
         joined = max((one.last for one in chapters), default=0)
         return chapters + sorted(stored for stored in found if not stored.joined and stored.last > joined)
 
     def join(self, before: int, least: int) -> int:
-        """Make a chapter of the segments with numbers below `before`, if there are `least`; how many were joined."""
+        """Join the segments with numbers below `before` into a chapter, if there are at least `least`; returns how many
+        were joined."""
         stored = [found for found in self.stored() if not found.joined and found.last < before]
         if len(stored) < least:
             return 0
@@ -160,14 +163,16 @@ class History:
         return len(stored)
 
     def fences_above(self, fence: int) -> int:
-        """The highest fence that was taken for the job, if it is higher than this one; else 0."""
+        """The highest fence taken for the job, if it is higher than this one; otherwise 0."""
         newest = NumberedLog(self._store, layout.FENCES).newest()
         return newest if newest > fence else 0
 
     @contextmanager
     def understood(self, number: int) -> Iterator[None]:
-        """What is done with the segment of this number within the block fails because of what it says: of a whole
-        object that no master of this version wrote, as one that was edited or is of another job. Raises `BadHistory`.
+        """Turn errors in the block, which processes the segment of this number, into `BadHistory`.
+
+        Such a segment is intact but its content is inconsistent: no master of this version wrote it; it was edited, or
+        belongs to another job.
         """
         try:
             yield
@@ -186,18 +191,18 @@ class History:
 
 
 def _parsed(key: str) -> Stored | None:
-    """None: it is nothing of ours."""
+    """None if the key does not belong to the history."""
     found = _SEGMENT.fullmatch(key)
     return None if found is None else Stored(int(found[1] or found[2]), int(found[2]), key)
 
 
 def pack(segment: HistorySegment) -> bytes:
-    """A segment as it is stored."""
+    """A segment in its stored form."""
     return zstandard.ZstdCompressor(_LEVEL, write_checksum=True).compress(segment.SerializeToString(deterministic=True))
 
 
 def unpack(data: bytes, uri: str) -> HistorySegment:
-    """The inverse of `pack`. `uri`: where it lies, for the message. Raises `BadHistory`."""
+    """The inverse of `pack`. `uri`: its location, for the message. Raises `BadHistory`."""
     try:
         return HistorySegment.FromString(decompressed(data, _MOST_BYTES))
     except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
@@ -205,7 +210,7 @@ def unpack(data: bytes, uri: str) -> HistorySegment:
 
 
 def runs_of(indices: Iterable[int]) -> Runs:
-    """Indices, in any order, each once, as runs."""
+    """Encode distinct indices, in any order, as runs."""
     lengths: list[int] = []
     end = 0
     for index in sorted(indices):

@@ -1,7 +1,7 @@
-"""Where a job keeps what it makes, below its `output` URI: `TABLE` has all of it.
+"""The files that a job writes below its `output` URI; `TABLE` lists all of them.
 
-The table is also what proves that an object may be removed: `is_own` knows the keys that ESSP writes, whole, so that a
-`model/net.py` beside `model/manifest.json` is somebody else's (`removal.py`).
+The table also proves that an object may be removed: `is_own` matches whole keys that ESSP writes, so a `model/net.py`
+next to `model/manifest.json` belongs to the user (`removal.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Collection
 from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["any", "training", "prediction"]
-"""Of a job: which of them write something."""
+"""The kinds of jobs that write an object."""
 
 
 class Line(NamedTuple):
     """A line of the table."""
 
     key: str
-    """What stands in `<>` varies, as `_VARIES` says."""
+    """Parts in `<>` vary, as defined in `_VARIES`."""
     meaning: str
     of: Kind = "any"
 
@@ -57,21 +57,21 @@ _VARIES = {
     "stream": _NAME,
     "step": "[0-9]{10,18}",
     "number": "[0-9]{10}",
-    "file": r"manifest\.json|(?:model|trained|optimizer)\.(?:safe)?tensors",  # .safetensors: of earlier versions
+    "file": r"manifest\.json|(?:model|trained|optimizer)\.(?:safe)?tensors",  # .safetensors: from earlier versions
     "purpose": "train|validation|test|predict|embed",
     "epoch": "[0-9]{4}",
     "digest": "[0-9a-f]{16}",
     "split": "validation|test",
     "fence": "[1-9][0-9]{0,18}",
     "runs": "[1-9][0-9]{0,8}",
-    "picture": "loss|accuracy|sweeps|confusion|samples|curves",  # curves: of earlier versions
+    "picture": "loss|accuracy|sweeps|confusion|samples|curves",  # curves: from earlier versions
     "time": "[0-9]{13}",
     "offset": "[0-9]{1,19}",
 }
 
 
 def _pattern(key: str) -> str:
-    """The keys that a line of the table stands for."""
+    """A pattern for the keys of a line of the table."""
     parts = re.split("<([a-z]+)>", key)
     return "".join(f"(?:{_VARIES[part]})" if place % 2 else re.escape(part) for place, part in enumerate(parts))
 
@@ -80,12 +80,12 @@ _OWN = {of: re.compile("|".join(_pattern(line.key) for line in TABLE if line.of 
 FOLDERS = tuple(sorted({line.key.partition("/")[0] + "/" for line in TABLE if "/" in line.key}))
 """The folders of an output, each with its `/`."""
 FILES = tuple(line.key for line in TABLE if "/" not in line.key)
-"""The files beside them."""
+"""The top-level files."""
 
 
 def is_own(key: str, kinds: Collection[Kind] = get_args(Kind)) -> bool:
-    """Whether jobs of these kinds write such a key in their output. What lies there may be anybody's all the same: ask
-    first whose the output is (`removal.py`)."""
+    """Whether jobs of these kinds write such a key in their output. An object with such a key may still belong to
+    someone else: check first whose output it is (`removal.py`)."""
     return any(_OWN[kind].fullmatch(key) for kind in kinds)
 
 
@@ -96,7 +96,7 @@ MODEL_MANIFEST = "model/manifest.json"
 MODEL = "model"
 """The folder of the fused model."""
 _DIGEST_DIGITS = 16
-"""Of the SHA-256 of a file of the fused model, in its name."""
+"""Digits of the SHA-256 in the name of a file of the fused model."""
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
@@ -108,14 +108,14 @@ HISTORY = "history/"
 LOCKS = "locks/"
 SNAPSHOTS = "snapshots/"
 CHECKPOINT_MANIFEST = "manifest.json"
-"""Within the folder of a checkpoint; written last."""
+"""In the folder of a checkpoint; written last."""
 
 _WEIGHTS = re.compile(r"model/(.+)-[0-9a-f]{16}\.safetensors")
 _CHECKPOINT = re.compile(r"trainers/[^/]+/checkpoints/([0-9]{10,18})-([0-9]{10})/(.+)")
 
 
 def trainer_of(key: str) -> str | None:
-    """The trainer whose object one of these keys is; None: it is that of none."""
+    """The trainer to whose objects this key belongs; None if it belongs to none."""
     if key.startswith(TRAINERS):
         return key.split("/")[1]
     found = _WEIGHTS.fullmatch(key)
@@ -128,7 +128,7 @@ def checkpoints(trainer: str) -> str:
 
 
 def checkpoint(trainer: str, step: int, incarnation: int) -> str:
-    """Prefix of one checkpoint's objects; steps sort by name."""
+    """Prefix of one checkpoint's objects; sorting by name sorts by step."""
     return f"{checkpoints(trainer)}{step:010d}-{incarnation:010d}/"
 
 
@@ -139,12 +139,12 @@ def checkpoint_object(key: str) -> tuple[int, int, str] | None:
 
 
 def chapter(first: int, last: int) -> str:
-    """Segments of the job's history, joined."""
+    """Joined segments of the job's history."""
     return f"{HISTORY}chapters/{first:010d}-{last:010d}"
 
 
 def latest(trainer: str) -> str:
-    """Prefix of the log that says who trains and which checkpoint is the latest (see `ownership.py`)."""
+    """Prefix of the log that records which process trains and which checkpoint is the latest (see `ownership.py`)."""
     return f"trainers/{trainer}/latest/"
 
 
@@ -164,7 +164,7 @@ def model_weights(trainer: str, sha256: str) -> str:
 
 
 def model_state(sha256: str) -> str:
-    """What the strategy of the fused model learned, by the digest of the file."""
+    """The learned state of the fused model's strategy, by the digest of the file."""
     return f"model/aggregation-{sha256[:_DIGEST_DIGITS]}.tensors"
 
 

@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: where the training stood, and what belongs to it.
+"""The manifest of a checkpoint: where the training stood, and which files belong to it.
 
-It is written as `manifest.json` beside the files it names, sealed, and read without torch. What it lacks has a default,
-and what it has beyond that is passed over, so checkpoints of other versions of ESSP can be read.
+It is written as `manifest.json` next to the files it names, sealed, and read without torch. Missing fields have
+defaults and unknown ones are ignored, so checkpoints of other versions of ESSP can be read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import ChangeTaken, CheckpointReady
 
 MODEL_FILE = "model.tensors"
-"""The weights to evaluate and predict with."""
+"""The weights for evaluation and prediction."""
 TRAINED_FILE = "trained.tensors"
-"""The weights to go on training from, where those of `MODEL_FILE` are an average."""
+"""The weights to continue training from, if those in `MODEL_FILE` are an average."""
 OPTIMIZER_FILE = "optimizer.tensors"
 
 
@@ -33,31 +33,31 @@ class _Document(BaseModel):
 
 
 class ModelDescription(_Document):
-    """All that is needed to build the network again, without its weights."""
+    """Everything needed to build the network again, except its weights."""
 
     name: str
     """See `TrainerSpec.model`."""
     feature: str
-    """What it sees."""
+    """The input feature."""
     layout: FeatureLayout
-    """How that feature is read: decides how the input is normalised and mirrored."""
+    """How to interpret that feature: determines how the input is normalised and mirrored."""
     channels: int
     """Channels of one frame of that feature."""
     frames: int = Field(1, ge=1)
-    """Frames that a network of clips sees at once. Networks of single frames take any number."""
+    """Frames that a network of clips sees at once. Networks of single frames accept any number."""
     classes: tuple[str, ...]
     """Class names by class id."""
     dropout: float
     crop: int
-    """Side of the square it sees."""
+    """Side of the square input in pixels."""
     evaluation_scale: float
-    """Side of the square that is cut for it, share of the frame's short side; see `AugmentSpec`."""
+    """Side of the square cut from a frame, as a fraction of the frame's short side; see `AugmentSpec`."""
     views: int = 1
-    """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
+    """Number of crops of each frame that are scored; see `AugmentSpec.evaluation_crops`."""
     independent: bool = Field(False, exclude_if=lambda independent: not independent)
-    """Its classes are labels, each learned by itself: any number of them may hold."""
+    """Whether its classes are labels, each learned independently: any number of them may apply."""
     encoder: EncoderSpec | None = Field(None, exclude_if=lambda encoder: encoder is None)
-    """Not None: it is no network, but an encoder of descriptors, which are not cut to squares."""
+    """Set for an encoder of descriptors, which has no network and does not cut its input to squares."""
 
 
 def _in_range(position: Position) -> Position:
@@ -67,7 +67,7 @@ def _in_range(position: Position) -> Position:
 
 
 class PhaseRecord(_Document):
-    """What came out of one phase."""
+    """The results of one phase."""
 
     purpose: str
     """train, validation or test."""
@@ -84,20 +84,20 @@ class Best(_Document):
 
 
 class TakenChange(_Document):
-    """A change of the running job that the training took up; see `essp_common/job/changes.py`."""
+    """A change of the running job that the training has applied; see `essp_common/job/changes.py`."""
 
     number: Number
-    """Among all changes of the job, from 1 on."""
+    """Number among all changes of the job, counted from 1."""
     epoch: Number
-    """It trains with it from this epoch on, counted from 0,"""
+    """The epoch, counted from 0, in which it starts to apply."""
     clip: Number
-    """and from this clip of that epoch on."""
+    """The clip of that epoch from which it applies."""
     fields: dict[str, Any]
-    """Dotted field of the job -> its value."""
+    """Dotted field of the job -> its new value."""
 
     @property
     def place(self) -> Place:
-        """The place from which on the training has the change."""
+        """The place from which the training uses the change."""
         return Place(self.epoch, self.clip)
 
     def message(self, trainer: str) -> ChangeTaken:
@@ -106,18 +106,18 @@ class TakenChange(_Document):
 
 
 class Rounding(_Document):
-    """What a checkpoint does not hold to the last bit."""
+    """What a checkpoint does not store exactly."""
 
     bits: Annotated[int, Field(ge=2, le=16)]
-    """Bits of each number that is rounded."""
+    """Bits of each rounded number."""
     scope: str
-    """What has a range of its own; see `CheckpointSpec.scope`."""
+    """What shares one range of levels; see `CheckpointSpec.scope`."""
     files: tuple[str, ...]
-    """Those that have such numbers."""
+    """The files that contain rounded numbers."""
 
 
 class Origin(_Document):
-    """The file of weights that a training began with."""
+    """The file with the initial weights of a training."""
 
     uri: str
     """See `TrainerSpec.weights`."""
@@ -133,64 +133,64 @@ class Manifest(_Document):
     step: Number
     """Clips consumed so far, over all phases."""
     incarnation: Number = 0
-    """The process that wrote it, as `latest` numbers them."""
+    """The incarnation that wrote it, as numbered in `latest`."""
     updates: Number
     """Optimiser steps taken."""
     epoch: Number
-    """The epoch whose training the weights saw last."""
+    """The epoch whose training last changed the weights."""
     epochs: Number = 0
-    """How many the job had when it was written."""
+    """The job's number of epochs when it was written."""
     position: Annotated[Position, AfterValidator(_in_range), PlainSerializer(Position._asdict)]
     """Where training resumes."""
     running: dict[str, float] = {}
-    """Sums of the phase that is half done there."""
+    """Running sums of the phase that is partly done at that position."""
     fence: Number = 0
     """Fencing number of the run that it belongs to."""
     digest: str = ""
-    """Digest of all clips before `position`, as they were seen; see `digest.py`."""
+    """Digest of all clips before `position`, in the order consumed; see `digest.py`."""
     spec_digest: str
-    """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
+    """Digest of everything in the job that affects the weights; a job with another digest cannot resume here."""
     clips: Number = 0
-    """Digest of the clips of the first epoch and its validation, as planned: a catalog that gives others has changed.
-    0: not known."""
+    """Digest of the planned clips of the first epoch and its validation. If a catalog gives another one, it has
+    changed. 0: not known."""
     origin: Origin | None = None
-    """What the training began with; null: from scratch. A training that resumes does not read that file again."""
+    """The initial weights of the training; null: random. A resumed training does not read that file again."""
     model: ModelDescription
     metrics: dict[str, float] = {}
-    """Figures of the last phase that has ended."""
+    """Metrics of the last completed phase."""
     best: Best | None = None
     history: tuple[PhaseRecord, ...] = ()
     scores: dict[str, str] = {}
-    """Purpose -> key of the score table these weights gave (final checkpoints)."""
+    """Purpose -> key of the score table from these weights (final checkpoints)."""
     rounding: Rounding | None = None
-    """Null: it is exact, and a training that resumes from it equals one that went on."""
+    """Null: it is exact, and a training resumed from it equals an uninterrupted one."""
     approximate: tuple[Number, ...] = ()
-    """Steps of the rounded checkpoints that the training resumed from until here; empty: all of it was exact."""
+    """Steps of the rounded checkpoints from which the training has resumed so far; empty: all of it was exact."""
     changes: tuple[TakenChange, ...] = ()
-    """Changes of the running job that concern this trainer, in order."""
+    """Changes of the running job that affect this trainer, in order."""
     versions: dict[str, str] = {}
     created: datetime | None = None
     final: bool = False
-    """These are the weights to fuse and predict with; nothing follows, unless the job is given more epochs."""
+    """Whether these are the weights to fuse and predict with; nothing follows, unless the job gets more epochs."""
     files: tuple[StoredFile, ...] = ()
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """Which checkpoint it is."""
+        """The name of the checkpoint."""
         return CheckpointName(self.step, self.incarnation)
 
     @property
     def prefix(self) -> str:
-        """Where its objects lie in the job's store."""
+        """The prefix of its objects in the job's store."""
         return layout.checkpoint(self.trainer, self.step, self.incarnation)
 
     @property
     def key(self) -> str:
-        """Where the manifest lies in the job's store."""
+        """The key of the manifest in the job's store."""
         return self.prefix + layout.CHECKPOINT_MANIFEST
 
     def message(self, store: ObjectStore) -> CheckpointReady:
-        """The message that announces the checkpoint once it is complete. `store`: that of the job's output."""
+        """The message that announces the complete checkpoint. `store`: of the job's output."""
         scores = self.scores.get("validation") or self.scores.get("test")
         return CheckpointReady(
             job=self.job,

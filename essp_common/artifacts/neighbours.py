@@ -1,8 +1,8 @@
-"""Other outputs around a folder and in it.
+"""Other outputs around and inside a folder.
 
-Two jobs whose outputs lie one in the other take each other's files for their own, or lose them when one is removed. The
-way up is short and is gone whole. The way down may be that of a data set: so many entries are looked at and no more,
-the nearest first, and no symbolic link is followed.
+If one job's output is inside another's, each takes the other's files for its own, or loses them when one is removed.
+The search upwards is short and complete. The search downwards may enter a data set, so it is limited to a number of
+entries, nearest first, and does not follow symbolic links.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 _MOST_ENTRIES = 20_000
-"""Of folders of this machine: some hundredths of a second."""
+"""Limit for local folders: some hundredths of a second."""
 _MOST_KEYS = 2_000
-"""Of other stores: two requests."""
+"""Limit for other stores: two requests."""
 
 
 def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, Holder]]:
-    """The outputs that a folder lies in, the nearest first, each with its job."""
+    """The outputs that contain a folder, nearest first, each with its job."""
     for place in real_uris(uri):
         scheme, _, path = place.partition("://")
         parts = path.split("/")
         for count in range(len(parts) - 1, 0, -1):
             try:
                 above = stores.under(f"{scheme}://{'/'.join(parts[:count])}/")
-            except ConfigError:  # it lies in no store
+            except ConfigError:  # it is not in any store
                 break
             if (found := _job_at(above)) is not None:
                 yield above.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}"), found
 
 
 def outputs_within(output: ObjectStore) -> Iterator[tuple[str, Holder]]:
-    """The outputs in a folder, as far as they are found soon, each with its job."""
+    """The outputs that the limited search finds inside a folder, each with its job."""
     place = output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
     end = f"/{layout.SPEC}"
     if place.startswith("file://"):
@@ -52,7 +52,7 @@ def outputs_within(output: ObjectStore) -> Iterator[tuple[str, Holder]]:
 
 
 def real_uris(uri: str) -> tuple[str, ...]:
-    """A URI, and where it really leads if there are symbolic links in it."""
+    """A URI and, if its path contains symbolic links, the URI that they resolve to."""
     if not uri.startswith("file://"):
         return (uri,)
     return tuple(dict.fromkeys((uri, f"file://{os.path.realpath(uri.removeprefix('file://'))}")))
@@ -61,12 +61,12 @@ def real_uris(uri: str) -> tuple[str, ...]:
 def _job_at(output: ObjectStore) -> Holder | None:
     try:
         return holder_of(output)
-    except EsspError:  # it may not be looked into, or its `spec.json` is somebody else's
+    except EsspError:  # no access, or its `spec.json` is not ESSP's
         return None
 
 
 def _near_files(root: str, name: str) -> Iterator[str]:
-    """The keys of the files of this name in the folders of a folder, the nearest first."""
+    """The keys of all files of this name in subfolders, nearest first."""
     waiting, left = deque([""]), _MOST_ENTRIES
     while waiting and left > 0:
         folder = waiting.popleft()

@@ -5,16 +5,16 @@
     trainers/<trainer>/latest/0000000003      incarnation 3 owns the training; the latest is still 1000-1
     trainers/<trainer>/latest/0000000004      incarnation 3: the latest is 2000-3
 
-Every process that trains is an incarnation of the trainer. It begins with an entry of its own, the number of which is
-its name, and adds one for each checkpoint. An entry is written only if nobody has written that number
-(`objects/numbered_log.py`), after the last one that its writer knew. So whoever wrote the last entry owns the training.
-Another process of the same name (it was frozen and thawed, its node was lost and came back, somebody started it twice)
-finds an entry that is not its own: it gets `Fenced`, and the latest checkpoint stays what it is. One comparison decides
-both questions, so there is no moment in which a process owns a training and does not know its latest checkpoint. An
-entry is a process's own if it has its random name: where an output is removed and begun anew, numbers come again.
+Every process that trains is an incarnation of the trainer. It begins by writing an entry, whose number is its
+name, and adds one for each checkpoint. It writes an entry directly after the last one it knows, and only if that number
+does not exist yet (`objects/numbered_log.py`). So the writer of the last entry owns the training. Another process of
+the same name (it was frozen and thawed, its node was lost and came back, it was started twice) finds an entry that is
+not its own: it gets `Fenced`, and the latest checkpoint does not change. One comparison decides both questions, so a
+process never owns a training without knowing its latest checkpoint. A process recognises its own entries by its random
+name: numbers repeat if an output is removed and started again.
 
-Only the last few entries are kept. A writer that slept while its number was written and removed again can still write
-that number. That moves nothing, because only the highest number counts, and the writer looks once more afterwards.
+Only the last few entries are kept. A writer that was suspended while its number was written and removed can still write
+that number. That has no effect, because only the highest number counts, and the writer checks again afterwards.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Number = Annotated[int, Field(ge=0, lt=2**64)]
 
 
 class CheckpointName(NamedTuple):
-    """Which checkpoint of a trainer."""
+    """Identifies a checkpoint of a trainer."""
 
     step: int
     incarnation: int
-    """Incarnation of the trainer that wrote it: two of them never write into one folder."""
+    """Incarnation of the trainer that wrote it: two incarnations never write to the same folder."""
 
 
 class Entry(BaseModel):
@@ -52,15 +52,15 @@ class Entry(BaseModel):
     owner: Number
     """The incarnation that wrote it."""
     fence: Number = 0
-    """Fencing number of the master's command on which that incarnation began."""
+    """Fencing number of the master's command that started this incarnation."""
     writer: str = ""
-    """The process, for people."""
+    """The process, for display."""
     process: str = ""
-    """A random name of that incarnation: its number comes again where an output is removed and begun anew."""
+    """A random name of that incarnation, because numbers repeat if an output is removed and started again."""
     step: Number | None
-    """The latest checkpoint; null: there is none. An entry that does not say so is damaged."""
+    """The latest checkpoint; null if there is none. An entry without this field is damaged."""
     incarnation: Number = 0
-    """The one that wrote that checkpoint."""
+    """The incarnation that wrote that checkpoint."""
 
     @property
     def checkpoint(self) -> CheckpointName | None:
@@ -72,9 +72,9 @@ class LastEntry(NamedTuple):
     """The end of the log."""
 
     number: int
-    """0: the log is empty."""
+    """0 if the log is empty."""
     entry: Entry | None
-    """None if there is none, or it cannot be read."""
+    """None if there is no entry or it cannot be read."""
 
 
 class LatestLog:
@@ -87,7 +87,7 @@ class LatestLog:
 
     @property
     def uri(self) -> str:
-        """Where it lies."""
+        """The location of the log."""
         return self.store.uri(layout.latest(self.trainer).rstrip("/"))
 
     def last(self) -> LastEntry:
@@ -95,7 +95,7 @@ class LatestLog:
         while number := self.entries.newest():
             try:
                 return LastEntry(number, Entry.model_validate_json(self.entries.read(number)))
-            except NotFound:  # removed since it was listed, hence there is a newer one, or none at all any more
+            except NotFound:  # removed since the listing, so there is a newer one, or the log is gone
                 continue
             except ValidationError as error:
                 reason = error.errors()[0]["msg"]
@@ -108,7 +108,7 @@ class Ownership:
     """The right to write the checkpoints of one training. Thread-safe."""
 
     def __init__(self, latest: LatestLog, number: int, entry: Entry) -> None:
-        """`number`, `entry`: the one that was just written."""
+        """`number`, `entry`: just written by this process."""
         self._latest = latest
         self._number = number
         self._entry = entry
@@ -124,12 +124,13 @@ class Ownership:
         writer: str,
         newer: CheckpointName | None = None,
     ) -> Ownership | None:
-        """Become the owner; None: another process has written since the end of the log was `after`, and this one not.
+        """Become the owner. Returns None if another process has written since `after` was read; then nothing was
+        written.
 
-        The caller looks whether it still `is_last`: if not, another one has taken over, from what this entry says.
-        `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. `newer`: one
-        that its writer had no time to point to; it is the latest now. Raises `Fenced` if the present owner belongs to a
-        later run of the job.
+        The caller must check that it still `is_last`; if not, another process has taken over from this entry.
+        `resumed`: the checkpoint to resume from; it becomes the latest if the log does not name one. `newer`: a
+        checkpoint that its writer had no time to point to; it becomes the latest. Raises `Fenced` if the present owner
+        belongs to a later run of the job.
         """
         present = after.entry
         if present is not None and present.fence > fence:
@@ -149,7 +150,7 @@ class Ownership:
 
     @property
     def incarnation(self) -> int:
-        """The name of this owner."""
+        """The number that names this owner."""
         return self._entry.owner
 
     @property
@@ -164,7 +165,7 @@ class Ownership:
 
     @property
     def is_last(self) -> bool:
-        """Whether nobody has written an entry since."""
+        """Whether no other process has written an entry since."""
         return self._latest.entries.newest() == self._number
 
     def check(self) -> None:
@@ -173,8 +174,8 @@ class Ownership:
             self._check()
 
     def point(self, checkpoint: CheckpointName) -> None:
-        """Make a checkpoint the latest. Raises `Fenced`, and then the latest is that of the other process, and what the
-        store raises, after which it may be the latest or not."""
+        """Make a checkpoint the latest. Raises `Fenced` if another process owns the training; then its checkpoint is
+        the latest. Also raises what the store raises; then the checkpoint may or may not be the latest."""
         with self._lock:
             self._check()
             own = self._entry
@@ -184,7 +185,7 @@ class Ownership:
                 self._latest.entries.write(number, entry.model_dump_json().encode())
             except Conflict as error:
                 self._check()
-                if checkpoint != self.pointed:  # the store lists late what was written
+                if checkpoint != self.pointed:  # the store's listing lags behind its writes
                     raise Unavailable(f"{self._latest.uri}: entry {number} was there already; try again") from error
             else:
                 self._number, self._entry = number, entry
@@ -196,10 +197,11 @@ class Ownership:
 
     def _check(self) -> None:
         last = self._latest.last()
-        if last.entry is not None and last.entry.process == self.process:  # numbers begin anew with the output
-            self._number, self._entry = last.number, last.entry  # perhaps a later one, the answer to which was lost
+        # numbers restart with the output, random names do not
+        if last.entry is not None and last.entry.process == self.process:
+            self._number, self._entry = last.number, last.entry  # possibly a later entry of ours whose answer was lost
             return
-        if last.entry is None and last.number == self._number:  # damaged
+        if last.entry is None and last.number == self._number:  # our entry is damaged, but still the last
             return
         if last.number == 0 and self._restored():
             return
@@ -212,9 +214,9 @@ class Ownership:
         )
 
     def _restored(self) -> bool:
-        """Write the last entry once more, if all are gone though the checkpoint that it names is there.
+        """Write the last entry again, if all entries are gone but the checkpoint that it names exists.
 
-        Without that checkpoint the job was begun anew, and this process belongs to what was removed.
+        Without that checkpoint the job was started from scratch, and this process belongs to the removed output.
         """
         pointed = self.pointed
         if pointed is None:

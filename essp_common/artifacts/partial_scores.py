@@ -1,15 +1,15 @@
-"""What a predict job has scored so far, so that a predictor resumes there after a crash or a new start of the job.
+"""What a predict job has scored so far, so that a predictor resumes there after a crash or a restart of the job.
 
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
     predictor/<identity>/<stream>/<stop>/done.json           2. where each clip is, and why some are missing
     predictor/runs/<run>                                     the identity that a run of the job scores with
 
-A part exists once the second object does. Parts hold the same clips for every stream. Where videos have few clips, and
-the same number of them, a part holds whole videos; else the clips of a video may be in several parts. The identity is a
-digest of everything that decides the scores; parts of another model or catalog are ignored. Within a run it stays the
-same: clips that were scored with one model do not come again for another.
+A part exists once the second object does. Parts contain the same clips for every stream. If all videos have the same
+small number of clips, a part contains whole videos; otherwise the clips of a video may be in several parts. The
+identity is a digest of everything that determines the scores; parts of another model or catalog are ignored. It stays
+the same within a run, because clips that were scored with one model do not arrive again for another.
 
-The master reads here where a predictor will start, so this module does not import torch.
+The master uses this module to find out where a predictor will start, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _DONE = "done.json"
 _TABLE = ".parquet"
 _RUNS = f"{layout.PARTS}runs/"
 _PART_CLIPS = 2000
-"""About this many clips make a part: seconds to minutes of work, which is what a crash costs."""
+"""Approximate number of clips in a part: seconds to minutes of work, which is what a crash costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """What is known of one stream of some videos."""
+    """Scores of one stream for some videos."""
 
     tables: dict[str, ScoreTable]
     """Trainer -> its scores."""
     errors: dict[str, str]
-    """Video -> why a clip of it is missing."""
+    """Video -> why one of its clips is missing."""
     frames: dict[int, tuple[int, int]]
-    """Index of a clip that is scored -> its first and its last frame in the file."""
+    """Index of a scored clip -> its first and last frame in the file."""
 
 
 class _Rest(BaseModel):
-    """What a part has beside its tables."""
+    """The content of a part other than its tables."""
 
     errors: dict[str, str]
     frames: tuple[tuple[int, int, int], ...]
-    """Index of a clip that is scored, its first and its last frame."""
+    """Index of a scored clip, its first and last frame."""
 
 
 class PartialScores:
     """The parts of one predict job."""
 
     def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:
-        """`plan_digest`: of the job's snapshot."""
+        """`plan_digest`: from the job's snapshot."""
         self._output = output
         self._job = spec.name
         self._model = "" if spec.predictor is None else spec.predictor.model
         self._identity = _identity(spec, plan_digest, model)
         of_video = spec.sampling.clips_per_video if spec.sampling.every_s is None else _PART_CLIPS
         self.part_clips = _PART_CLIPS // of_video * of_video or _PART_CLIPS
-        """Clips of every part but the last."""
+        """Clips of every part except the last."""
 
     def bind(self, run: int) -> None:
-        """Have a run of the job score with this model, and with no other. Idempotent.
+        """Bind a run of the job to this model. Idempotent.
 
-        `run`: the fence with which it began. Raises `PermanentError` if it has begun with another model.
+        `run`: the fence with which it began. Raises `PermanentError` if it began with another model.
         """
         key = f"{_RUNS}{run}"
         try:
@@ -86,7 +86,7 @@ class PartialScores:
                 ) from error
 
     def stop(self, stream: str, clips: int) -> int:
-        """How many of a stream's `clips` are scored and saved, counted from the first without a gap."""
+        """How many of a stream's `clips` are scored and saved, counted from the first one without a gap."""
         prefix = self._prefix(stream)
         done = {info.key.removeprefix(prefix) for info in self._output.list(prefix) if info.key.endswith(_DONE)}
         stop = 0
@@ -95,14 +95,14 @@ class PartialScores:
         return stop
 
     def save(self, stream: str, stop: int, part: ScoredPart) -> None:
-        """Write one part: the scores of a stream's clips from the end of the part before up to `stop`. Idempotent."""
+        """Write one part: the scores of a stream's clips from the end of the previous part up to `stop`. Idempotent."""
         for trainer, table in part.tables.items():
             scores.write(self._output, f"{self._part(stream, stop)}{trainer}{_TABLE}", table)
         rest = _Rest(errors=part.errors, frames=tuple((index, *ends) for index, ends in part.frames.items()))
         self._output.put(f"{self._part(stream, stop)}{_DONE}", rest.model_dump_json().encode())
 
     def read(self, stream: str, stop: int) -> ScoredPart:
-        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` for one that is damaged."""
+        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` if it is damaged."""
         prefix = self._part(stream, stop)
         where = self._output.uri(f"{prefix}{_DONE}")
         remedy = f"remove {where} and start the job again: what is missing is then scored again"
@@ -127,13 +127,14 @@ class PartialScores:
 
 
 def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> None:
-    """Remove the parts of every identity. Call it once the job is complete; harmless twice.
+    """Remove the parts of every identity. Call it after the job is complete; safe to repeat.
 
-    `still`: whether it is. Objects go one by one; if the job is started again meanwhile, what its next run saves has
-    the same names, and is not to be removed.
+    `still`: whether the job is still complete. Objects are removed one by one; if the job is started again meanwhile,
+    its next run saves parts under the same names, which must be kept.
     """
     keys = [info.key for info in output.list(layout.PARTS) if layout.is_own(info.key) and lies_within(output, info.key)]
-    for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):  # else there were parts without their tables
+    # markers first, so that no part is left without its tables
+    for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):
         if not still():
             return
         output.delete(key)

@@ -1,9 +1,9 @@
-"""What a predict job says of each video, as Parquet (`predictions.parquet` in the job's output).
+"""The answers of a predict job for each video, as Parquet (`predictions.parquet` in the job's output).
 
-One row a video, in the order of the catalog: `video_id`, `class_name` (the likeliest; null when nothing of the video
-could be decoded), `clips` (how many were scored), `scores` (list of float32, one a class), `error` (why clips are
-missing; null: none are), `name` (of a record, the file that it was made from; null: that is not known, or it is a
-video, whose id names it). Class names ride in the file's metadata.
+One row per video, in catalog order: `video_id`, `class_name` (the likeliest; null if nothing of the video could be
+decoded), `clips` (how many were scored), `scores` (list of float32, one per class), `error` (why clips are missing;
+null: none are missing), `name` (for a record, the file that it was made from; null if that is unknown, and for a video,
+whose id is its name). Class names are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _OPTIONAL = ("class_name", "error", "name")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One video's answer."""
+    """The answer for one video."""
 
     video_id: str
     class_name: str | None
     clips: int
     scores: tuple[float, ...]
-    """Probability of each class; empty when nothing of the video could be decoded."""
+    """Probability of each class; empty if nothing of the video could be decoded."""
     error: str | None
     name: str | None = None
-    """What people call a record: by the file that it was made from, if that is known."""
+    """The display name of a record: the file that it was made from, if known."""
 
     def top(self, classes: Sequence[str], count: int) -> list[tuple[str, float]]:
-        """The likeliest classes with their probabilities, the likeliest first."""
+        """The likeliest classes with their probabilities, in descending order."""
         order = sorted(range(len(self.scores)), key=lambda c: -self.scores[c])
         return [(classes[c], self.scores[c]) for c in order[:count]]
 
 
 def predictions(scores: VideoScores, clips: Mapping[str, int], errors: Mapping[str, str]) -> list[Prediction]:
-    """Answers for all that was scored, and for what was not, with the reason."""
+    """Answers for everything that was scored, and the reasons for everything that was not."""
     found = {
         video: Prediction(
             video_id=video,
-            # Of scores that are equal once they are stored, the first, as `top` has it.
+            # Compare at storage precision: of equal scores the first wins, as in `top`.
             class_name=scores.classes[int(row.astype(np.float32).argmax())],
             clips=clips[video],
             scores=tuple(float(value) for value in row),
@@ -72,7 +72,8 @@ def predictions(scores: VideoScores, clips: Mapping[str, int], errors: Mapping[s
 def write_predictions(
     store: ObjectStore, key: str, parts: Iterable[Sequence[Prediction]], classes: Sequence[str]
 ) -> None:
-    """Store the answers, which may come in parts, so that not all need be in memory. Equal parts give equal bytes."""
+    """Store the answers, which may come in parts so that they need not all be in memory. Equal parts give equal
+    bytes."""
     schema = _SCHEMA.with_metadata({CLASSES: json.dumps(list(classes)).encode()})
     columns = ([[getattr(row, name) for row in rows] for name in schema.names] for rows in parts)
     store.put(key, tables.packed(schema, (pa.table(part, schema=schema) for part in columns)))
@@ -84,7 +85,7 @@ def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tu
     try:
         table = tables.unpacked(data)
         classes = classes_of(table.schema)
-        if "name" not in table.column_names:  # written by a version that named no records
+        if "name" not in table.column_names:  # written by a version that did not store names
             table = table.append_column("name", pa.nulls(len(table), pa.string()))
         filled = tables.filled(table, _SCHEMA, _OPTIONAL)
         rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in filled.to_pylist()]

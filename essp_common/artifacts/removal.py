@@ -1,16 +1,16 @@
-"""Whose an output is, and its removal: nothing goes but what ESSP is proved to have written there.
+"""To which job an output belongs, and its removal: only objects that ESSP provably wrote are removed.
 
-An output is often a folder among other things of a user, or one that a user has put things into. So two proofs are
-asked for, whoever wants to remove one:
+An output is often a folder among other things of a user, or contains files that a user has added. So every removal
+requires two proofs:
 
-1. The folder is an output: its `spec.json` is one that ESSP wrote. It has all sections of a job, as no document of
-   somebody else and no job file that a person has written does.
-2. The key, whole, is one that this job writes (`layout.TABLE`, its kind, its trainers), and no symbolic link on the
-   way to it leads out of the output.
+1. The folder is an output: its `spec.json` was written by ESSP. It has all sections of a job, unlike documents of other
+   programs and job files written by users.
+2. The whole key is one that this job writes (`layout.TABLE`, its kind, its trainers), and no symbolic link on the way
+   to it leads out of the output.
 
-What stays: the specification (the next job is written over it, so that a removal which is cut short can be begun
-again), the catalog, the fences, the locks, and all that is not ESSP's, which is counted. No job begins that would write
-over what is not ESSP's.
+These are kept: the specification (the next job overwrites it, so that an interrupted removal can be repeated), the
+catalog, the fences, the locks, and everything that is not ESSP's, which is counted. A job that would overwrite
+something that is not ESSP's does not start.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ from essp_common.quantities import counted, size
 
 _STAYS = (layout.FENCES, layout.LOCKS)
 _FILES_STAY = (layout.SPEC, layout.OWNER, layout.CATALOG)
-"""Of what ESSP writes. A folder with nothing but these has no work of a job in it."""
+"""ESSP's own files that are kept. A folder with nothing but these contains no work of a job."""
 _SECTIONS = frozenset({"name", "output", "data", "clip", "sampling", "streams", "limits"})
-"""Of a job, as every version of ESSP has written all of them."""
+"""Sections of a job that every version of ESSP has written."""
 _MOST_SPEC_BYTES = 2**24
-"""No specification of ESSP's is as large."""
+"""No specification written by ESSP is larger."""
 _MOST_NAMED = 3
 
 
 class NoOutput(ConfigError):
-    """A folder that is not the output of a job, and that something lies in."""
+    """A non-empty folder that is not the output of a job."""
 
 
 class OfAnotherJob(Conflict):
-    """The output that would be removed is that of another job, and nobody has said that it may go."""
+    """The output to be removed belongs to another job, and its removal was not confirmed."""
 
     def __init__(self, message: str, job: str) -> None:
         super().__init__(message)
         self.job = job
-        """The other job."""
+        """The name of the other job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The job whose output a folder is."""
+    """The job to which an output belongs."""
 
     spec: JobSpec
     team: str | None
-    """Whose job it is; None: that was not written down."""
+    """The team that owns the job; None if it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What goes when an output is removed."""
+    """What is removed with an output."""
 
     uri: str
     job: str
     keys: tuple[str, ...]
-    """In the order in which they go."""
+    """In the order of removal."""
     bytes: int
     kept: tuple[str, ...]
-    """What lies between them and is not ESSP's: it stays."""
+    """Objects among them that are not ESSP's and are kept."""
 
     @property
     def words(self) -> str:
-        """What goes and what stays, for people."""
+        """What is removed and what is kept, in words."""
         stays = f"; {counted(len(self.kept), 'file')} of yours between them stay" if self.kept else ""
         if len(self.kept) == 1:
             stays = f"; {self.kept[0]}, which is yours, stays"
@@ -81,8 +81,8 @@ class Removal:
 
 
 def holder_of(output: ObjectStore) -> Holder | None:
-    """The job whose output this is; None: it is that of none. Raises `ConfigError` for a `spec.json` that ESSP did not
-    write, or that this version cannot read."""
+    """The job to which this output belongs; None if it belongs to no job. Raises `ConfigError` for a `spec.json` that
+    ESSP did not write, or that this version cannot read."""
     try:
         if output.head(layout.SPEC).size_bytes > _MOST_SPEC_BYTES:
             raise NoOutput(_not_ours(output), code="taken")
@@ -92,20 +92,20 @@ def holder_of(output: ObjectStore) -> Holder | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = None  # damaged, which is said below
+        document = None  # damaged, which is reported below
     if document is not None and not (isinstance(document, dict) and document.keys() >= _SECTIONS):
         raise NoOutput(_not_ours(output), code="taken")
     return Holder(stored_spec(text, output.uri(layout.SPEC)), _team_of(output))
 
 
 def job_at(output: ObjectStore) -> JobSpec | None:
-    """The job whose output this is, as `holder_of` says."""
+    """The job to which this output belongs, as in `holder_of`."""
     holder = holder_of(output)
     return None if holder is None else holder.spec
 
 
 def write_owner(output: ObjectStore, team: str) -> None:
-    """Note whose output this is. Empty: of no team."""
+    """Record the owning team of this output. Empty: no team."""
     if team:
         output.put(layout.OWNER, json.dumps({"team": team}).encode())
     else:
@@ -113,7 +113,7 @@ def write_owner(output: ObjectStore, team: str) -> None:
 
 
 def check_free(output: ObjectStore, kind: Kind) -> None:
-    """Raises `NoOutput` if a job of this kind would write over something, in a folder that is no output yet."""
+    """Raises `NoOutput` if a job of this kind would overwrite something in a folder that is not an output yet."""
     keys = (info.key for info in _candidates(output))
     if found := [key for key in keys if layout.is_own(key, ("any", kind)) and not _stays(key)]:
         raise NoOutput(
@@ -124,9 +124,9 @@ def check_free(output: ObjectStore, kind: Kind) -> None:
 
 
 def removal_of(output: ObjectStore) -> Removal | None:
-    """What would go if this output was removed; None: nothing of a job is there. Nothing is removed yet.
+    """What would be removed with this output; None if it contains nothing of a job. Removes nothing.
 
-    Raises `NoOutput` for a folder that is not the output of a job, and not empty, and `ConfigError` as `holder_of`.
+    Raises `NoOutput` for a non-empty folder that is not the output of a job, and `ConfigError` as `holder_of` does.
     """
     holder = holder_of(output)
     if holder is None:
@@ -147,13 +147,13 @@ def removal_of(output: ObjectStore) -> Removal | None:
             kept.append(info.key)
         elif not _stays(info.key):
             own.append(info)
-    # Without its manifest nothing looks whole, should the removal be cut short.
+    # Manifests first: without its manifest nothing looks complete if the removal is interrupted.
     keys = sorted((info.key for info in own), key=lambda key: (not key.endswith("/manifest.json"), key))
     return Removal(_bare(output), holder.spec.name, tuple(keys), sum(info.size_bytes for info in own), tuple(kept))
 
 
 def check_kept(removal: Removal, spec: JobSpec) -> None:
-    """Raises `NoOutput` if this job, begun after the removal, would write over what has stayed."""
+    """Raises `NoOutput` if this job, started after the removal, would overwrite something that was kept."""
     if found := [key for key in removal.kept if _is_of(spec, key) and not _stays(key)]:
         raise NoOutput(
             f"job {spec.name} would write over {_named(found)} in {removal.uri}, which job {removal.job} did not write "
@@ -163,20 +163,20 @@ def check_kept(removal: Removal, spec: JobSpec) -> None:
 
 
 def remove(output: ObjectStore, removal: Removal) -> None:
-    """Remove what `removal_of` found, but for the specification: the next job is written over it."""
+    """Remove what `removal_of` found. The specification stays: the next job overwrites it."""
     for key in removal.keys:
         if lies_within(output, key):  # a folder may have become a link since
             output.delete(key)
 
 
 def kind_of(spec: JobSpec) -> Kind:
-    """Which lines of the table a job writes."""
+    """The kind of a job, which selects the lines of the table that it writes."""
     return "training" if spec.trainers else "any" if spec.predictor is None else "prediction"
 
 
 def lies_within(store: ObjectStore, key: str) -> bool:
-    """Whether an object lies in this store itself: no symbolic link on the way to it leads out. A link that is the
-    object goes without what it names."""
+    """Whether an object is inside this store: no symbolic link on the way to it leads out. If the object itself is a
+    link, only the link is removed, not its target."""
     path = store.uri(key).removeprefix("file://")
     if path == store.uri(key):
         return True
@@ -185,13 +185,13 @@ def lies_within(store: ObjectStore, key: str) -> bool:
 
 
 def _is_link(store: ObjectStore, key: str) -> bool:
-    """Whether a file stands for another one, which then proves nothing here: ESSP writes no links."""
+    """Whether a file is a symbolic link, which proves nothing here: ESSP writes no links."""
     path = store.local_path(key)
     return path is not None and os.path.islink(path)
 
 
 def _candidates(output: ObjectStore) -> Iterator[ObjectInfo]:
-    """All that lies where ESSP writes: the rest of the folder, which may be large, is not looked at."""
+    """All objects where ESSP writes. The rest of the folder, which may be large, is not listed."""
     for file in layout.FILES:
         try:
             yield output.head(file)
@@ -240,6 +240,6 @@ def _bare(output: ObjectStore) -> str:
 
 
 def _named(keys: list[str]) -> str:
-    """Some of these, for people."""
+    """Some of these keys, for messages."""
     shown = ", ".join(keys[:_MOST_NAMED])
     return f"{shown} and more" if len(keys) > _MOST_NAMED else shown

@@ -1,18 +1,19 @@
 """Class probabilities: by clip as a trainer writes them (Parquet), by video as fusion and reports read them.
 
-In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
-(the clip's index in its phase), `scores` fixed-size list of floats (class probabilities, summing to 1), in the
-precision of the model: float32, if it was not asked to compute in double precision. Class names ride in the file's
-metadata, so that a score table can be read without its job. Where strategies learn from features, `features` is a
-fixed-size list of float16: what the network's last layer read of the clip.
+The file has one row per clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index`
+int64 (the clip's index in its phase), `scores` fixed-size list of floats (class probabilities, summing to 1), in the
+precision of the model: float32, unless it computes in double precision. Class names are in the file's metadata, so a
+score table can be read without its job. If strategies learn from features, `features` is a fixed-size list of float16:
+the input of the network's last layer for the clip.
 
-Of a job that learns labels each by itself (`data.targets: labels`, `spans`) scores need not sum to 1, and `labels` is a
-list of int32, the ids of all labels of the clip's video, or of the clip. Its `class_id` counts the classes of the
-catalog, which may be others than the labels.
+In a job that learns labels independently (`data.targets: labels`, `spans`) scores need not sum to 1, and `labels` is a
+list of int32, the ids of all labels of the clip's video, or of the clip. Its `class_id` refers to the classes of the
+catalog, which may differ from the labels.
 
-With `spans`, clips of one video have labels of their own, so each stands for itself: its `video_id` is `VIDEO frame N`.
+With `spans`, clips of one video have different labels, so each clip is treated as a separate video: its `video_id` is
+`VIDEO frame N`.
 
-Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
+Skipped clips have no row. Rows are written in index order, so equal phases give equal files.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
 CLASSES = b"essp.classes"
-"""The metadata of a table that name its classes."""
+"""The metadata key for the class names of a table."""
 _NO_VETO = 1e-4
-"""In a product no model's score counts as less than this: one that is sure, and wrong, can be outvoted."""
+"""In a product, scores below this count as this, so that a single model that is sure and wrong can be outvoted."""
 
 Rule = Literal["mean", "product"]
-"""How the scores of several models become one."""
+"""How the scores of several models are combined."""
 
 _COLUMNS = pa.schema([("video_id", pa.string()), ("class_id", pa.int32()), ("clip_index", pa.int64())])
 _SCORES = "scores"
 _FEATURES = "features"
 _LABELS = "labels"
 _MOST = 1.001
-"""A score may be a little more than 1, by rounding."""
+"""Rounding may make a score slightly larger than 1."""
 
 
 _OF_CLIP = re.compile(r"(.*) frame ([0-9]{1,18})", re.DOTALL)
 
 
 def name_of_clip(video: str, first_frame: int) -> str:
-    """The `video_id` of a clip that stands for itself."""
+    """The `video_id` of a clip that is treated as a separate video."""
     return f"{video} frame {first_frame}"
 
 
 def clip_named(name: str) -> tuple[str, int]:
-    """The video of such a clip and its first frame. Raises `PermanentError` for another name."""
+    """The inverse of `name_of_clip`: the video and the clip's first frame. Raises `PermanentError` for another name."""
     match = _OF_CLIP.fullmatch(name)
     if match is None:
         raise PermanentError(f"{name!r:.200} names no clip; a job with `targets: spans` scores each clip for itself")
@@ -66,11 +67,11 @@ def clip_named(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scores of one phase, one row a clip."""
+    """The scores of one phase, one row per clip."""
 
     video_id: tuple[str, ...]
     class_id: NDArray[np.int32]
-    """(N,) label of each clip, -1 where it is not known. With `labels`, the class in the catalog."""
+    """(N,) label of each clip, -1 if unknown. With `labels`, the class in the catalog."""
     clip_index: NDArray[np.int64]
     """(N,) index of each clip in its phase."""
     probabilities: NDArray[np.floating[Any]]
@@ -78,9 +79,9 @@ class ScoreTable:
     classes: tuple[str, ...]
     """Names of the C classes, by class id."""
     features: NDArray[np.float16] | None = None
-    """(N, D) what the network's last layer read of each clip; None: it was not kept."""
+    """(N, D) input of the network's last layer for each clip; None: not kept."""
     labels: NDArray[np.bool_] | None = None
-    """(N, C) which labels each clip has, where each is learned by itself; None: classes are."""
+    """(N, C) labels of each clip, if they are learned independently; None if classes are learned."""
 
     def __post_init__(self) -> None:
         rows = len(self.video_id)
@@ -98,7 +99,7 @@ class ScoreTable:
 
     @property
     def truth(self) -> Labels:
-        """What figures compare with: `(N,)` class ids, or `(N, C)` labels."""
+        """The ground truth for metrics: `(N,)` class ids, or `(N, C)` labels."""
         return self.class_id if self.labels is None else self.labels
 
     def at(self, rows: NDArray[np.intp]) -> ScoreTable:
@@ -116,7 +117,7 @@ class ScoreTable:
 
 @dataclass(frozen=True)
 class VideoScores:
-    """Scores by video: the mean of its clips' probabilities. Videos in the order of their ids."""
+    """Scores by video: the mean of its clips' probabilities. Videos are sorted by id."""
 
     video_id: tuple[str, ...]
     class_id: NDArray[np.int32]
@@ -125,16 +126,17 @@ class VideoScores:
     """(V, C)"""
     classes: tuple[str, ...]
     labels: NDArray[np.bool_] | None = None
-    """(V, C) which labels each video has, where each is learned by itself; None: classes are, or nothing is known."""
+    """(V, C) labels of each video, if they are learned independently; None if classes are learned or nothing is
+    known."""
 
     @property
     def truth(self) -> Labels:
-        """What figures compare with: `(V,)` class ids, or `(V, C)` labels."""
+        """The ground truth for metrics: `(V,)` class ids, or `(V, C)` labels."""
         return self.class_id if self.labels is None else self.labels
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """(V,) whether the highest score is of the video's class, or of one of its labels."""
+        """(V,) whether the highest score belongs to the video's class, or to one of its labels."""
         best = self.probabilities.argmax(axis=1)
         found: NDArray[np.bool_] = relevance(self.truth, len(self.classes))[np.arange(len(self)), best]
         return found
@@ -143,7 +145,7 @@ class VideoScores:
         return len(self.video_id)
 
     def select(self, video_ids: Sequence[str]) -> VideoScores:
-        """These videos only, in this order. Raises `KeyError` for one that is not there."""
+        """Only these videos, in this order. Raises `KeyError` for a missing one."""
         row_of = {video: row for row, video in enumerate(self.video_id)}
         rows = np.array([row_of[video] for video in video_ids], dtype=np.intp)
         return self.at(rows)
@@ -157,16 +159,16 @@ class VideoScores:
 
 @dataclass(frozen=True)
 class ClipScores:
-    """Scores of every clip, by video. Videos in the order of their ids, the clips of each in time order."""
+    """Scores of every clip, grouped by video. Videos are sorted by id, the clips of each by time."""
 
     means: VideoScores
-    """The mean over the clips of each video, weighted where some count more."""
+    """The mean over the clips of each video, weighted if some clips count more."""
     clips: NDArray[np.floating[Any]]
     """(R, C) class probabilities of the R clips of all videos."""
     first: NDArray[np.intp]
-    """(V + 1,): video `v` has the rows from `first[v]` up to `first[v + 1]` of `clips`, at least one."""
+    """(V + 1,): video `v` has the rows from `first[v]` to `first[v + 1]` (exclusive) of `clips`, at least one."""
     features: NDArray[np.float16] | None = None
-    """(R, D) what the network's last layer read of each clip; None: it was not kept."""
+    """(R, D) input of the network's last layer for each clip; None: not kept."""
 
     def __len__(self) -> int:
         return len(self.means)
@@ -177,7 +179,7 @@ class ClipScores:
         return np.diff(self.first)
 
     def select(self, video_ids: Sequence[str]) -> ClipScores:
-        """These videos only, in this order. Raises `KeyError` for one that is not there."""
+        """Only these videos, in this order. Raises `KeyError` for a missing one."""
         row_of = {video: row for row, video in enumerate(self.means.video_id)}
         return self.at(np.array([row_of[video] for video in video_ids], dtype=np.intp))
 
@@ -190,19 +192,19 @@ class ClipScores:
         return ClipScores(self.means.at(videos), self.clips[rows], first, features)
 
     def unlabelled(self) -> ClipScores:
-        """The same scores, with no label known."""
+        """The same scores without labels."""
         unknown = np.full(len(self), -1, dtype=np.int32)
         return replace(self, means=replace(self.means, class_id=unknown, labels=None))
 
     def pooled(self, probabilities: NDArray[np.float64]) -> VideoScores:
-        """Scores `(V, C)` of the videos in place of the means."""
+        """The videos with scores `(V, C)` instead of the means."""
         return replace(self.means, probabilities=probabilities)
 
 
 def by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> VideoScores:
-    """Average the clips of each video. The order of the rows makes no difference, not even in the last bit.
+    """Average the clips of each video. The order of the rows does not matter, not even for the last bit.
 
-    `weights`: `(N,)` how much each clip counts, above 0; None: all the same.
+    `weights`: `(N,)` weight of each clip, above 0; None: equal weights.
     """
     order = np.argsort(table.clip_index, kind="stable")
     videos, first, row = np.unique(
@@ -223,9 +225,10 @@ def by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> V
 
 
 def clips_by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> ClipScores:
-    """The clips of each video together, in time order: that of their indices, since a plan counts along each video.
+    """The clips of each video together, in time order, which is the order of their indices, because a plan numbers
+    clips along each video.
 
-    `weights`: as for `by_video`, which makes the means.
+    `weights`: as for `by_video`, which computes the means.
     """
     means = by_video(table, weights)
     _, row = np.unique(np.array(table.video_id, dtype=np.str_), return_inverse=True)
@@ -236,9 +239,9 @@ def clips_by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None
 
 
 def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> VideoScores:
-    """Several models' scores as one, for every video that any of them (of weight > 0) has scored.
+    """Fuse the scores of several models, for every video that at least one of them (with weight > 0) has scored.
 
-    Where some have not, the weights of the others are scaled up to take their place.
+    If some models have not scored a video, the weights of the others are scaled up accordingly.
     """
     used = {name: part for name, part in parts.items() if weights[name] > 0}
     if not used:
@@ -264,12 +267,12 @@ def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: R
 
 
 def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
-    """`(N, V, C)` scores of N models, with weights `(N, V)` or `(N, 1)` that sum to 1 over N, as one `(V, C)`.
+    """Combine scores `(N, V, C)` of N models, with weights `(N, V)` or `(N, 1)` that sum to 1 over N, into `(V, C)`.
 
-    `mean`: the weighted mean. `product`: the product of the scores, each to the power of its weight times the number
-    of models that effectively take part (1 / sum of squared weights), so that equal weights give the plain product and
-    a single model its own scores. It is Bayes' rule for models whose errors are independent given the class (Kittler
-    et al., "On combining classifiers", PAMI 1998), and what averaging the scores before the softmax comes to.
+    `mean`: the weighted mean. `product`: the product of the scores, each to the power of its weight times the effective
+    number of models (1 / sum of squared weights), so that equal weights give the plain product and a single model its
+    own scores. It is Bayes' rule for models whose errors are independent given the class (Kittler et al., "On combining
+    classifiers", PAMI 1998), and equivalent to averaging the scores before the softmax.
     """
     if rule == "mean":
         mean: NDArray[np.float64] = np.sum(weights[..., None] * probabilities, axis=0)
@@ -282,7 +285,7 @@ def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: 
 
 
 def logs(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logarithms that a product adds up."""
+    """The logarithms that a product sums."""
     found: NDArray[np.float64] = np.log(np.maximum(probabilities, _NO_VETO))
     return found
 
@@ -328,7 +331,7 @@ def _sets(labels: NDArray[np.bool_]) -> pa.ListArray:
 
 
 def _labels(column: pa.ListArray, classes: int) -> NDArray[np.bool_]:
-    """The inverse of `_sets`. Raises `IndexError` for the id of no class."""
+    """The inverse of `_sets`. Raises `IndexError` for an id without a class."""
     labels, numbers = np.zeros((len(column), classes), np.bool_), column.flatten().to_numpy()
     if len(numbers) and numbers.min() < 0:
         raise IndexError("a label has a number below 0")
@@ -337,7 +340,7 @@ def _labels(column: pa.ListArray, classes: int) -> NDArray[np.bool_]:
 
 
 def classes_of(schema: pa.Schema) -> tuple[str, ...]:
-    """The classes that a table's metadata name. Raises `ValueError` if they name none."""
+    """The classes in a table's metadata. Raises `ValueError` if it has none."""
     found = json.loads((schema.metadata or {}).get(CLASSES, b"null"))
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
         raise ValueError("its metadata name no classes")
@@ -391,7 +394,7 @@ def _kind_of_scores(table: pa.Table) -> pa.DataType:
 
 
 def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """Parts of one phase, at least one, as a table in index order."""
+    """Parts of one phase, at least one, as a single table in index order."""
     order = np.argsort(np.concatenate([table.clip_index for table in tables]))
     videos = [video for table in tables for video in table.video_id]
     features = [table.features for table in tables if table.features is not None and len(table)]

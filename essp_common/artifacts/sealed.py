@@ -1,7 +1,7 @@
-"""JSON documents that carry a digest of themselves, so that a number that was damaged is never taken for another one.
+"""JSON documents that contain their own digest, so that damaged numbers are detected.
 
-The digest (`sha256`) is that of the other fields, whatever their order and spacing, with those that this version does
-not know. Such documents say which weights and scores belong together; they are not meant to be edited.
+The digest (`sha256`) covers all other fields, including unknown ones, independent of order and spacing. Such documents
+say which weights and scores belong together; they are not meant to be edited.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def sealed(document: BaseModel) -> bytes:
-    """The document as it is stored."""
+    """The document as stored, with its digest."""
     content = json.loads(document.model_dump_json())
     return (json.dumps({**content, _DIGEST: _digest(content)}, indent=1) + "\n").encode()
 
 
 def unsealed(data: bytes, kind: type[M]) -> M:
-    """The inverse of `sealed`. Raises `ValueError`, which for fields that are wrong is a `ValidationError`."""
+    """The inverse of `sealed`. Raises `ValueError`; for wrong fields it is a `ValidationError`."""
     try:
         content = json.loads(data)
     except RecursionError as error:

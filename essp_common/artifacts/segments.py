@@ -1,8 +1,8 @@
-"""Where in each video its classes are seen, as Parquet (`segments.parquet` in a predict job's output, when asked for).
+"""Where in each video its classes are seen, as Parquet (`segments.parquet` in a predict job's output, if requested).
 
-One row a stretch, the surest of each video first, videos in the order of the catalog: `video_id`, `class_name`,
-`first_frame` and `last_frame` (both inclusive, as counted in the file), `score` (in 0..1; how much surer the model is
-within than around).
+One row per segment, the highest score of each video first, videos in catalog order: `video_id`, `class_name`,
+`first_frame` and `last_frame` (both inclusive, as counted in the file), `score` (in 0..1; how much more certain the
+model is inside than around it).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One class in one stretch of a video."""
+    """One class in one segment of a video."""
 
     video_id: str
     class_name: str
@@ -46,7 +46,7 @@ def write_segments(store: ObjectStore, key: str, parts: Iterable[Sequence[Segmen
 
 
 def read_segments(store: ObjectStore, key: str) -> list[Segment]:
-    """The segments of a job. Raises `NotFound`, or `PermanentError` for an object that holds none."""
+    """The segments of a job. Raises `NotFound`, or `PermanentError` for an object of another kind."""
     data = store.get(key)
     try:
         return [Segment(**row) for row in tables.filled(tables.unpacked(data), _SCHEMA).to_pylist()]

@@ -1,25 +1,25 @@
-"""A burst buffer for checkpoints: a fast disk of this node, on which they are whole before they reach the job's store.
+"""A burst buffer for checkpoints: a fast disk of this node, on which they are complete before they reach the job's
+store.
 
     <folder>/<trainer>-<hash>/lock          locked by the one process that uses this place
-    <folder>/<trainer>-<hash>/owner         which process of the training has staged what lies here
+    <folder>/<trainer>-<hash>/owner         which process of the training has staged the contents
     <folder>/<trainer>-<hash>/trainers/<trainer>/checkpoints/<step>-<incarnation>/...     as in the job's store
 
-    data ──▶ here, flushed, read back, manifest last: staged ──copy──▶ the job's store, latest: durable ──▶ gone here
+    data ──▶ here, flushed, read back, manifest last: staged ──copy──▶ the job's store, latest: durable ──▶ removed here
 
-A place belongs to one training: the hash is that of the job's output and the trainer. The kernel takes the lock back
-from a process that is killed, so whoever has the lock knows that whoever staged here has ended.
+A place belongs to one training: the hash is computed from the job's output and the trainer. The kernel releases the
+lock of a killed process, so a process that gets the lock knows that the previous one has ended.
 
-**A staged checkpoint does not count yet.** It does where the same node takes the training up again, and nobody has
-trained in between: that is, while the last entry of `latest` is of the process that staged it (`owner`, compared with
-`Entry.process`). Then it is written to the job's store first (`checkpoint_writer.claim`). Otherwise it is removed.
-Where another node takes the training up, it goes on from what the job's store has.
+**A staged checkpoint does not count yet.** It counts only if the same node resumes the training and no other process
+has trained in between, that is, if the last entry of `latest` belongs to the process that staged it (`owner`, compared
+with `Entry.process`). Then it is first written to the job's store (`checkpoint_writer.claim`). Otherwise it is removed.
+If another node resumes the training, it continues from the job's store.
 
-**Three are here at most**: one that is copied, the newest, and one that is being written. When a checkpoint is whole
-here, older ones go, except that which is copied just then: the newer one says all that they say.
+**At most three are here**: one being copied, the newest, and one being written. When a checkpoint is complete here,
+older ones are removed, except the one being copied: the newer one supersedes them.
 
-**Bounds.** A write that would make it more than the limit raises `StorageFull`, as that of a full disk does. The limit
-is that of each place, so trainers that share a folder have as many times the room. A place that nobody comes back to
-keeps what lies in it.
+**Bounds.** A write that would exceed the limit raises `StorageFull`, as on a full disk. The limit applies to each
+place, so trainers that share a folder may use a multiple of it. A place to which no process returns keeps its contents.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _LOCK, _OWNER = "lock", "owner"
 
 
 class Burst(NamedTuple):
-    """A folder on a fast disk, and how much each training may have in it."""
+    """A folder on a fast disk, and how much space each training may use in it."""
 
     folder: str
     limit_bytes: int
 
 
 def parse_burst(url: str) -> Burst:
-    """`file:///nvme/essp?bytes=20GiB`. Raises `ConfigError`."""
+    """Parse `file:///nvme/essp?bytes=20GiB`. Raises `ConfigError`."""
     path, _, query = url.partition("?")
     options = parse_qs(query, keep_blank_values=True)
     try:
@@ -74,12 +74,12 @@ def parse_burst(url: str) -> Burst:
 
 
 class Staging:
-    """The place of one training. One thread stages, another copies."""
+    """The place of one training. One thread stages, another one copies."""
 
     def __init__(self, burst: Burst, output: str, trainer: str, spec_digest: str) -> None:
-        """`output`: URI of the job's. `spec_digest`: checkpoints of another one are not taken up.
+        """`output`: URI of the job's output. `spec_digest`: checkpoints with another digest are not resumed.
 
-        Raises `Conflict` while another process has the place, and `Unavailable` for a folder that cannot be used.
+        Raises `Conflict` while another process uses the place, and `Unavailable` for an unusable folder.
         """
         named = hashlib.sha256(f"{output}\n{trainer}".encode()).hexdigest()[:16]
         self._root = root = os.path.join(burst.folder, f"{trainer}-{named}")
@@ -88,9 +88,9 @@ class Staging:
         self._spec_digest = spec_digest
         self._lock = threading.Lock()
         self._newest: CheckpointName | None = None
-        """The newest one that was staged."""
+        """The newest one staged."""
         self._copied: CheckpointName | None = None
-        """The one that is being copied."""
+        """The one being copied."""
         try:
             self._descriptor = _locked(root)
         except BlockingIOError as error:
@@ -99,14 +99,16 @@ class Staging:
             raise Unavailable(f"{root}: {error.strerror}; use a folder that this process may write to") from error
 
     def close(self) -> None:
-        """Let the next process have the place. Idempotent."""
+        """Release the place for the next process. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def left_by(self, process: str, incarnation: int) -> Manifest | None:
-        """The newest whole checkpoint, if this process has staged it; every byte of it is read. Those of another
-        incarnation lie here if the disk did not let them be removed (`clear`)."""
+        """The newest intact checkpoint, if this process has staged it; every byte of it is read.
+
+        Checkpoints of another incarnation may be here if the disk failed to remove them (`clear`).
+        """
         try:
             if self._fast.get(_OWNER).decode() != process:
                 return None
@@ -127,20 +129,20 @@ class Staging:
         return None
 
     def begin(self, process: str) -> None:
-        """Remove all that lies here: from now on this process stages. Raises what the disk raises."""
+        """Remove everything here; from now on this process stages. Raises what the disk raises."""
         self.clear()
         self._fast.put(_OWNER, process.encode())
 
     def clear(self) -> None:
-        """Remove all that was staged here, with what killed writers have left, as far as the disk lets it."""
+        """Remove everything that was staged here, including leftovers of killed writers, as far as the disk allows."""
         with suppress(EsspError):
             for step, incarnation in {name for name, _ in checkpoint.objects_of(self._fast, self._trainer)}:
                 checkpoint_writer.remove(self._fast, layout.checkpoint(self._trainer, step, incarnation))
         self._fast.remove_unfinished()
 
     def stage(self, manifest: Manifest, data: Data) -> Manifest:
-        """Write a checkpoint here; returns it with its files. Raises `StorageFull` where it has no room, and what the
-        disk raises; nothing of it stays then."""
+        """Write a checkpoint here; returns it with its files. Raises `StorageFull` if there is no room, and what the
+        disk raises; nothing of it remains then."""
         try:
             staged = checkpoint_writer.write(self._fast, manifest, data)
         except EsspError:
@@ -154,7 +156,7 @@ class Staging:
         return staged
 
     def data(self, manifest: Manifest) -> Data:
-        """The files of a staged checkpoint, to be copied to the job's store."""
+        """The files of a staged checkpoint, as a function that copies them to the job's store."""
 
         def copy(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
             for file in manifest.files:
@@ -169,9 +171,10 @@ class Staging:
         return copy
 
     def copy(self, staged: Manifest, save: Callable[[Manifest, Data], Manifest]) -> Manifest | None:
-        """Make a staged checkpoint durable by `save`, and remove it here; None: a newer one has taken its place.
+        """Make a staged checkpoint durable with `save`, and remove it here. Returns None if a newer one has replaced
+        it.
 
-        Raises what `save` raises. The checkpoint stays here then, until a newer one is whole here.
+        Raises what `save` raises. The checkpoint then stays here until a newer one is complete here.
         """
         with self._lock:
             if self._newest != staged.checkpoint:
@@ -187,7 +190,7 @@ class Staging:
         return saved
 
     def _remove(self, name: CheckpointName) -> None:
-        with suppress(EsspError):  # what stays is removed with the next one
+        with suppress(EsspError):  # leftovers are removed with the next one
             checkpoint_writer.remove(self._fast, layout.checkpoint(self._trainer, *name))
 
     def _remove_but(self, kept: Collection[CheckpointName | None]) -> None:
@@ -198,7 +201,7 @@ class Staging:
 
 
 def _locked(root: str) -> int:
-    """The descriptor that has the lock of a place. Raises `BlockingIOError` while another one has it."""
+    """A descriptor that holds the lock of a folder. Raises `BlockingIOError` while another process holds it."""
     os.makedirs(root, exist_ok=True)
     descriptor = os.open(os.path.join(root, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

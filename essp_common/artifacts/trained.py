@@ -1,9 +1,9 @@
 """The end of another job's training, whose weights a trainer starts from.
 
-A trainer's `weights` may name, in place of a file, the folder of a trainer in the output of a job, as in
-`runs/rgb/trainers/rgb`. What is meant are the weights with which that training ended: those that validation chose. A
-training that has not ended has none, so whoever asks always gets the same ones.
-`docs/design/weights-from-another-job.md` says why a trainer cannot wait for one of its own job.
+A trainer's `weights` may name, instead of a file, the folder of a trainer in the output of a job, as in
+`runs/rgb/trainers/rgb`. This means the final weights of that training, which validation chose. A training that has not
+ended has none, so the result never changes. `docs/design/weights-from-another-job.md` says why a trainer cannot wait
+for another trainer of the same job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Trained(NamedTuple):
 
     output: ObjectStore
     manifest: Manifest
-    """Manifest of its final checkpoint."""
+    """The manifest of its final checkpoint."""
 
     @property
     def origin(self) -> Origin:
@@ -35,9 +35,9 @@ class Trained(NamedTuple):
 
 
 def trained(stores: Stores, uri: str) -> Trained | None:
-    """The training that `uri` names; None: it is no folder of a trainer in the output of a job.
+    """The training that `uri` names; None if it is not a folder of a trainer in the output of a job.
 
-    Raises `ConfigError` for a trainer that is not there or has not ended, and `BadCheckpoint`.
+    Raises `ConfigError` for a trainer that does not exist or has not ended, and `BadCheckpoint`.
     """
     named = folder_of(uri)
     if named is None:
@@ -48,7 +48,7 @@ def trained(stores: Stores, uri: str) -> Trained | None:
 
 
 def folder_of(uri: str) -> tuple[str, str] | None:
-    """The URI of an output and the trainer, of the folder of a trainer; None: it is the URI of something else."""
+    """The URI of the output and the name of the trainer, for the folder of a trainer; None for any other URI."""
     output, _, trainer = uri.rpartition(f"/{layout.TRAINERS}")
     return None if not output or "/" in trainer else (output, trainer)
 

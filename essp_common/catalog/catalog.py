@@ -20,7 +20,7 @@ from essp_common.catalog.view import CatalogView
 
 
 class Catalog:
-    """All rows, those that cannot be used too, by id.
+    """All rows, including unusable ones, sorted by id.
 
     For example:
 
@@ -36,7 +36,7 @@ class Catalog:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Column], source: str) -> Catalog:
-        """A catalog of these columns, whose rows may be in any order."""
+        """A catalog with these columns, whose rows may be in any order."""
         ids = columns["id"]
         if not _rises(ids):
             places = pc.array_sort_indices(ids.arrow()).to_numpy()  # type: ignore[union-attr]
@@ -58,9 +58,10 @@ class Catalog:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Class names, sorted; also those of rows that cannot be used, so that a repaired file renumbers nothing.
+        """Class names, sorted. Classes of unusable rows are included, so that repairing a file does not change the
+        numbering.
 
-        Usable videos without a label are of class `""`.
+        Usable videos without a label have class `""`.
         """
         return self._classes[0]
 
@@ -70,18 +71,18 @@ class Catalog:
         return self.rows.names("split")
 
     def with_splits(self, splits: Sequence[str]) -> Catalog:
-        """The same rows, each in another split. `splits`: one for each row, by id."""
+        """The same rows with other splits. `splits`: one for each row, in the order of ids."""
         words = pa.array(splits, pa.string()).dictionary_encode()
         column = made_of(pa.string(), [words], words=True).column
         return Catalog.of_columns({**self.rows.columns, "split": column}, self.source)
 
     def view(self, split: str | None) -> CatalogView:
-        """The usable videos of a split (None: of all), by id. Empty for a split that is not there."""
+        """The usable videos of a split (None: of all splits), by id. Empty for an unknown split."""
         rows = self.rows
         return self._view(rows.usable if split is None else rows.usable & rows.has("split", split))
 
     def view_of(self, rows: Rows) -> CatalogView:
-        """The usable ones of these rows of the catalog, by id, under the class ids of the whole catalog."""
+        """The usable ones of these rows of the catalog, by id, with the class ids of the whole catalog."""
         chosen = np.zeros(len(self.rows), np.bool_)
         chosen[rows.places] = True
         return self._view(chosen & self.rows.usable)

@@ -1,7 +1,8 @@
-"""Checks of a catalog's rows, read or written: what a plan or a message cannot hold is refused, by row and column.
+"""Checks the rows of a catalog when it is read or written: values that a plan or a message cannot hold are refused,
+with row and column.
 
-A catalog is a file like any other, and may come from another program or a damaged disk. Its numbers go into plans and
-messages, so a wrong one has to be found before a job is announced. The checks run over whole columns.
+A catalog is an ordinary file, and may come from another program or a damaged disk. Its numbers are used in plans and
+messages, so wrong ones must be found before a job is announced. The checks run on whole columns.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from numpy.typing import NDArray
 from essp_common.catalog.columns import Column, Lists, Numbers, Words, value_of
 
 LONGEST_TEXT = 4096
-"""Bytes of an id or a URI."""
+"""Maximum bytes of an id or a URI."""
 LONGEST_NAME = 512
-"""Bytes of a class, a split or a group."""
+"""Maximum bytes of a class, a split or a group."""
 LONGEST_EXTRA = 2**20
-"""Bytes of a row's further columns."""
+"""Maximum bytes of a row's further columns."""
 LONGEST_SUMS = 2**19
-"""Bytes of the checksums of a file, of which those of the largest file take half."""
+"""Maximum bytes of the checksums of a file. The largest file needs half of it."""
 LARGEST_COUNT = 2**31 - 1
-"""Frames of a file; messages hold 32 bits."""
+"""Maximum frames of a file; messages use 32 bits."""
 _LARGEST_FILE = 2**50
 _LARGEST_SIDE = 2**16
 _LARGEST_RATE = 1e6
@@ -34,7 +35,7 @@ _Bad = NDArray[np.bool_]
 
 
 class Columns(NamedTuple):
-    """The columns of a catalog, and what they lack. Those that are `sound_alone` may be left out."""
+    """The columns of a catalog, and their missing values. Columns that are `sound_alone` may be omitted."""
 
     by_name: dict[str, Column]
     empty: dict[str, NDArray[np.int64]]
@@ -50,7 +51,7 @@ class Columns(NamedTuple):
         return column
 
     def lengths(self, name: str) -> NDArray[Any]:
-        """The bytes of each text of a column."""
+        """The length in bytes of each text of a column."""
         column = self.by_name[name]
         if isinstance(column, np.ndarray | Lists):
             raise TypeError(f"{name} is not a column of texts")
@@ -58,7 +59,7 @@ class Columns(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A value that a catalog cannot have."""
+    """A value that is not allowed in a catalog."""
 
     row: int
     column: str
@@ -66,7 +67,7 @@ class Problem(NamedTuple):
 
 
 def type_problems(schema: pa.Schema, expected: Mapping[str, pa.DataType]) -> Iterator[str]:
-    """Columns that are missing or of another type, in words."""
+    """Descriptions of columns that are missing or have another type."""
     for name, kind in expected.items():
         place = schema.get_field_index(name)
         if place < 0:
@@ -76,7 +77,7 @@ def type_problems(schema: pa.Schema, expected: Mapping[str, pa.DataType]) -> Ite
 
 
 def sound_alone(name: str, column: Column) -> bool:
-    """Whether a column that no other is compared with holds nothing but what it may; false for all others."""
+    """Whether a column that needs no comparison with others contains only valid values; False for all other columns."""
     if name in _COMPARED:
         return False
     if isinstance(column, np.ndarray):
@@ -85,7 +86,7 @@ def sound_alone(name: str, column: Column) -> bool:
 
 
 def problems(columns: Columns, optional: str = "error") -> Iterator[Problem]:
-    """The values that cannot be, column by column. Only `optional` may hold nulls."""
+    """The invalid values, column by column. Only `optional` may contain nulls."""
     empty = {name: rows for name, rows in columns.empty.items() if len(rows) and name != optional}
     for name, rows in empty.items():
         yield from (Problem(row, name, "it is empty") for row in rows.tolist())
@@ -127,7 +128,8 @@ def _bad_keyframes(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _
         if name != "keyframe_offset":
             falls = numbers[1:] <= numbers[:-1]
             begins = edges[1:-1]
-            falls[begins[(begins > 0) & (begins < len(numbers))] - 1] = False  # the first of a list follows nothing
+            # the first entry of a list has no predecessor
+            falls[begins[(begins > 0) & (begins < len(numbers))] - 1] = False
             yield name, "does not rise", _rows(len(column), column.owners(1 + np.flatnonzero(falls)))
         if name == "keyframe_frame":
             yield name, "begins before the video", _rows(len(column), column.owners(np.flatnonzero(numbers < 0)))
@@ -170,10 +172,10 @@ _KEYFRAMES = ("keyframe_frame", "keyframe_pts", "keyframe_offset")
 
 
 def _repeated(ids: Column) -> _Bad:
-    """Which ids an earlier row has."""
+    """Which ids repeat the id of an earlier row."""
     array = ids.arrow()  # type: ignore[union-attr]
     bad = np.zeros(len(array), np.bool_)
-    if pc.all(pc.less(array[:-1], array[1:]), min_count=0).as_py():  # as they are written
+    if pc.all(pc.less(array[:-1], array[1:]), min_count=0).as_py():  # the order in which catalogs are written
         return bad
     order = pc.array_sort_indices(array)
     ordered = array.take(order)

@@ -1,15 +1,15 @@
-"""The columns of a catalog in memory: a million videos in some two hundred megabytes, without an object for each.
+"""The columns of a catalog in memory: a million videos in about two hundred megabytes, without an object for each.
 
-    Numbers   a NumPy array of the smallest type that holds them
+    Numbers   a NumPy array of the smallest type that fits
     Texts     strings end to end in one buffer
-    Blobs     the same of bytes
-    Shared    bytes of which rows that follow one another have the same, as segments of one file: each is there once
-    Prefixed  strings that are those of another column, all different, behind the same beginning: URIs below one source
-    Words     strings of which many are equal (classes, codecs): a small number for each, and the words
+    Blobs     the same for bytes
+    Shared    bytes that are equal in consecutive rows, such as segments of one file: each value is stored once
+    Prefixed  strings that consist of a common prefix and another column with distinct values: URIs below one source
+    Words     strings with many repetitions (classes, codecs): a small number for each, and the words
     Lists     lists of integers end to end, such as keyframes
 
-A column is made of pieces, as a file is read, and never exists twice. It holds what the pieces hold, nothing is
-rounded; values that are missing are counted (`Made.empty`), and stand as 0 or as nothing.
+A column is built from pieces while a file is read, and never exists twice in memory. Nothing is rounded. Missing values
+are recorded (`Made.empty`), and stored as 0 or as empty.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Blobs:
     kind = pa.binary()
 
     def __init__(self, data: bytes | bytearray | memoryview, edges: NDArray[np.int64] | NDArray[np.int32]) -> None:
-        """`edges`: where each one begins, and the end of the last one."""
+        """`edges`: the start of each string, and the end of the last one."""
         self._data = memoryview(data)
         self._edges = edges
 
@@ -45,38 +45,38 @@ class Blobs:
         return type(self), (bytes(self._data), self._edges)
 
     def encoded(self, place: int) -> bytes:
-        """One of them."""
+        """The bytes of one value."""
         return bytes(self._data[self._edges[place] : self._edges[place + 1]])
 
     def value(self, place: int) -> Any:
-        """One of them, as `VideoRow` has it."""
+        """One value, in the form of `VideoRow`."""
         return self.encoded(place)
 
     def each(self, places: NDArray[Any]) -> Iterator[memoryview | bytes]:
-        """Those at these places, one after the other."""
+        """The values at these places, one after the other."""
         for begin, end in zip(self._edges[places].tolist(), self._edges[1:][places].tolist(), strict=True):
             yield self._data[begin:end]
 
     def values(self, places: NDArray[Any]) -> list[Any]:
-        """Those at these places, as `VideoRow` has them."""
+        """The values at these places, in the form of `VideoRow`."""
         return [bytes(found) for found in self.each(places)]
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Bytes of each."""
+        """The length of each in bytes."""
         return np.diff(self._edges)
 
     def alike(self, places: NDArray[Any]) -> NDArray[Any]:
-        """A number below that of the places for each of these places, equal where the texts are."""
+        """For each of these places, a number below their count, equal where the texts are equal."""
         codes: NDArray[Any] = self.arrow().take(pa.array(places)).dictionary_encode().indices.to_numpy(False)
         return codes
 
     def taken(self, places: NDArray[Any]) -> Blobs:
-        """Those at these places."""
+        """The values at these places, as a column."""
         return _end_to_end([self.arrow().take(pa.array(places))], type(self))
 
     def arrow(self) -> Any:
-        """As a pyarrow array, which shares the memory."""
+        """A pyarrow array that shares the memory."""
         wide = self._edges.dtype == np.int64
         kind = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}[self.kind] if wide else self.kind
         return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(self._edges), pa.py_buffer(self._data)])
@@ -99,7 +99,7 @@ class Texts(Blobs):
 
 
 class Prefixed(Texts):
-    """Strings that begin alike and go on as those of another column, which are all different."""
+    """Strings with a common prefix, followed by the values of another column, which are all distinct."""
 
     def __init__(self, prefix: bytes, rest: Texts) -> None:
         super().__init__(rest._data, rest._edges)
@@ -129,7 +129,7 @@ class Prefixed(Texts):
         return super().lengths + len(self._prefix)
 
     def alike(self, places: NDArray[Any]) -> NDArray[Any]:
-        return np.arange(len(places))  # what follows is an id
+        return np.arange(len(places))  # the rest is an id, so all are distinct
 
     def taken(self, places: NDArray[Any]) -> Blobs:
         return _end_to_end([self.arrow().take(pa.array(places))], Texts)
@@ -140,10 +140,10 @@ class Prefixed(Texts):
 
 
 class Shared:
-    """Byte strings of which rows that follow one another have the same: each is there once."""
+    """Byte strings that are equal in consecutive rows: each value is stored once."""
 
     def __init__(self, places: NDArray[Any], once: Blobs) -> None:
-        """`places`: where in `once` that of each row is."""
+        """`places`: the index in `once` of each row's value."""
         self.places = places
         self.once = once
 
@@ -151,23 +151,23 @@ class Shared:
         return len(self.places)
 
     def value(self, place: int) -> bytes:
-        """One of them."""
+        """One value."""
         return self.once.encoded(int(self.places[place]))
 
     def values(self, places: NDArray[Any]) -> list[bytes]:
-        """Those at these places; rows that share one get the same object."""
+        """The values at these places; rows that share a value get the same object."""
         wanted, back = np.unique(self.places[places], return_inverse=True)
         found = self.once.values(wanted)
         return [found[place] for place in back.tolist()]
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Bytes of each."""
+        """The length of each in bytes."""
         each: NDArray[Any] = self.once.lengths[self.places]
         return each
 
     def taken(self, places: NDArray[Any]) -> Shared:
-        """Those at these places."""
+        """The values at these places, as a column."""
         return Shared(self.places[places], self.once)
 
     def arrow(self) -> Any:
@@ -176,10 +176,10 @@ class Shared:
 
 
 class Words:
-    """Strings of which many are equal."""
+    """Strings with many repetitions."""
 
     def __init__(self, codes: NDArray[Any], words: Texts) -> None:
-        """`codes`: the place of each in `words`, which has each word once; -1: missing."""
+        """`codes`: the index of each in `words`, which contains each word once; -1: missing."""
         self.codes = codes
         self.words = words
 
@@ -187,35 +187,35 @@ class Words:
         return len(self.codes)
 
     def values(self, places: NDArray[Any]) -> list[str | None]:
-        """Those at these places."""
+        """The values at these places."""
         codes = self.codes[places]
         once, back = np.unique(codes, return_inverse=True)
         words = [None if code < 0 else self.words.value(code) for code in once.tolist()]
         return [words[place] for place in back.tolist()]
 
     def value(self, place: int) -> str | None:
-        """One of them."""
+        """One value."""
         code = int(self.codes[place])
         return None if code < 0 else self.words.value(code)
 
     def code(self, word: str) -> int:
-        """The code of a word; -2 where nothing has it."""
+        """The code of a word; -2 if no row has it."""
         place = pc.index(self.words.arrow(), pa.scalar(word, self.words.arrow().type)).as_py()
         return int(place) if place >= 0 else -2
 
     def used(self, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.int64]:
-        """The codes that occur, at these places."""
+        """The codes that occur at these places."""
         counts: NDArray[np.int64] = np.bincount(self.codes[places].astype(np.int32) + 1, minlength=1)
         return np.flatnonzero(counts[1:])
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Bytes of each; 0 where it is missing."""
+        """The length of each in bytes; 0 if missing."""
         each: NDArray[Any] = np.append(self.words.lengths, 0)[self.codes]
         return each
 
     def taken(self, places: NDArray[Any]) -> Words:
-        """Those at these places."""
+        """The values at these places, as a column."""
         return Words(self.codes[places], self.words)
 
     def arrow(self) -> Any:
@@ -236,20 +236,20 @@ class Lists:
         return len(self.edges) - 1
 
     def values(self, places: NDArray[Any]) -> list[tuple[int, ...]]:
-        """Those at these places."""
+        """The values at these places."""
         begins, ends = self.edges[places].tolist(), self.edges[1:][places].tolist()
         return [tuple(self.numbers[begin:end].tolist()) for begin, end in zip(begins, ends, strict=True)]
 
     def value(self, place: int) -> tuple[int, ...]:
-        """One of them."""
+        """One value."""
         return tuple(self.numbers[self.edges[place] : self.edges[place + 1]].tolist())
 
     def owners(self, places: NDArray[Any]) -> NDArray[np.int64]:
-        """The lists in which these places of `numbers` are."""
+        """The lists that contain these places of `numbers`."""
         return np.searchsorted(self.edges, places, "right") - 1
 
     def taken(self, places: NDArray[Any]) -> Lists:
-        """Those at these places."""
+        """The values at these places, as a column."""
         array = self.arrow().take(pa.array(places))
         return Lists(array.offsets.to_numpy(), array.flatten().to_numpy())
 
@@ -263,22 +263,22 @@ Column: TypeAlias = Numbers | Blobs | Shared | Words | Lists
 
 
 class Made(NamedTuple):
-    """A column, and what it lacks."""
+    """A column, and its missing values."""
 
     column: Column
     empty: NDArray[np.int64]
-    """The rows that have no value."""
+    """The rows without a value."""
     holes: NDArray[np.int64]
-    """The rows with a list that lacks an entry."""
+    """The rows with a list that has a missing entry."""
 
 
 def made_of(
     kind: pa.DataType, pieces: Iterable[Any], words: bool = False, beside: Texts | None = None, shared: bool = False
 ) -> Made:
-    """The column of these `pyarrow.Array`s, which come one after the other.
+    """Make a column from consecutive `pyarrow.Array`s.
 
-    `words`: the pieces are dictionaries of strings. `beside`: strings, all different, as which the column's may end.
-    `shared`: of bytes, which rows that follow one another may share.
+    `words`: the pieces are dictionaries of strings. `beside`: distinct strings that the column's strings may end with.
+    `shared`: consecutive rows may have equal bytes.
     """
     empty: list[NDArray[np.int64]] = []
     holes: list[NDArray[np.int64]] = []
@@ -298,12 +298,12 @@ def made_of(
 
 
 def value_of(column: Column, place: int) -> Any:
-    """One value, as `VideoRow` has it."""
+    """One value, in the form of `VideoRow`."""
     return column[place].item() if isinstance(column, np.ndarray) else column.value(place)
 
 
 def values_of(column: Column, places: NDArray[Any]) -> list[Any]:
-    """Many values, as `VideoRow` has them."""
+    """Many values, in the form of `VideoRow`."""
     if isinstance(column, np.ndarray):
         found: list[Any] = column[places].tolist()
         return found
@@ -317,7 +317,7 @@ def taken(column: Column, places: NDArray[Any]) -> Column:
 
 
 def arrow_of(column: Column, kind: pa.DataType) -> Any:
-    """As a pyarrow array of this type."""
+    """A pyarrow array of this type."""
     array = pa.array(column) if isinstance(column, np.ndarray) else column.arrow()
     return array.cast(kind)
 
@@ -334,7 +334,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _noted(pieces: Iterable[Any], empty: list[NDArray[np.int64]], holes: list[NDArray[np.int64]]) -> Iterator[Any]:
-    """The pieces without what is missing; where that was goes to the other two."""
+    """The pieces without their missing values, whose rows are added to `empty` and `holes`."""
     begin = 0
     for piece in pieces:
         if piece.null_count:
@@ -375,7 +375,7 @@ def _lists(pieces: Iterable[Any]) -> Lists:
 
 
 def _grown(pieces: Iterable[NDArray[Any]], kind: Any) -> NDArray[Any]:
-    """The pieces in one array, which grows in place, of this type or the one that it takes."""
+    """Concatenate the pieces in one array, which grows in place and is widened as needed."""
     whole = np.empty(0, kind if np.issubdtype(kind, np.inexact) or np.issubdtype(kind, np.bool_) else np.int8)
     for piece in pieces:
         if (wider := np.promote_types(whole.dtype, piece.dtype)) != whole.dtype:
@@ -387,7 +387,7 @@ def _grown(pieces: Iterable[NDArray[Any]], kind: Any) -> NDArray[Any]:
 
 
 def _words(pieces: list[Any]) -> Words:
-    """Of coded pieces."""
+    """A column from dictionary-encoded pieces."""
     if not pieces:
         return Words(np.zeros(0, np.int8), _end_to_end([], Texts))
     if len({_address(piece.dictionary) for piece in pieces}) > 1:
@@ -399,7 +399,7 @@ def _words(pieces: list[Any]) -> Words:
 
 
 def _shared(pieces: Iterable[Any]) -> Blobs | Shared:
-    """Of bytes: as `Shared` where any row has the same as the one before it."""
+    """A column of bytes: `Shared` if any row equals the one before it."""
     changes: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
 
     def distinct() -> Iterator[Any]:
@@ -423,7 +423,7 @@ def _address(array: Any) -> tuple[int, int, int]:
 
 
 def _behind(pieces: Iterator[Any], beside: Texts) -> Texts:
-    """Strings that may be those of `beside` behind one beginning."""
+    """A column of strings; `Prefixed` if they are the strings of `beside` after a common prefix."""
     ends, place, prefix = beside.arrow(), 0, None
     for piece in pieces:
         prefix = _prefix(piece, beside) if prefix is None else prefix
@@ -462,5 +462,5 @@ def _end_to_end(pieces: Iterable[Any], kind: type[B]) -> B:
 
 
 def _short(edges: NDArray[Any]) -> NDArray[Any]:
-    """Of 32 bits, if they can be."""
+    """The edges as 32-bit integers, if they fit."""
     return edges if len(edges) and edges[-1] >= 2**31 else edges.astype(np.int32, copy=False)

@@ -1,10 +1,10 @@
-"""Another division of a catalog than its column `split`: by a further column of the source, or by what is left out.
+"""A division of a catalog other than its column `split`: by another column of the source, or by leaving videos out.
 
-    data: {split_column: split_2}             each video is in the split that this column says
+    data: {split_column: split_2}             each video is in the split that this column gives
     data: {left_out: {group: person03}}       the test split is these videos, the training split all others
 
-Data sets such as UCF-101 have several divisions, over which figures are averaged; small ones leave out each person or
-sequence in turn. The rows stay the same, only their `split` is another one.
+Data sets such as UCF-101 have several divisions, over which results are averaged; small ones leave out each person or
+sequence in turn. The rows stay the same, only their `split` changes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
 
 GROUP = "group"
-"""The column of the catalog that `left_out` may name; all others are those of the source."""
+"""The catalog column that `left_out` may name; all others are columns of the source."""
 
 
 def columns_of(data: DataSpec) -> tuple[str, ...]:
-    """The columns of the catalog that tell the division."""
+    """The columns of the catalog that define the division."""
     named = (data.split_column, *data.left_out)
     return ("extra",) if any(name not in ("", GROUP) for name in named) else ()
 
@@ -31,7 +31,7 @@ def columns_of(data: DataSpec) -> tuple[str, ...]:
 def divided(catalog: Catalog, data: DataSpec) -> Catalog:
     """The catalog with the splits of this division.
 
-    Raises `ConfigError` for a column that it does not have, or a value that no video has.
+    Raises `ConfigError` for an unknown column, or a value that no video has.
     """
     if data.split_column:
         splits = values_of(catalog, data.split_column, "data.split_column")
@@ -50,9 +50,9 @@ def divided(catalog: Catalog, data: DataSpec) -> Catalog:
 
 
 def values_of(catalog: Catalog, column: str, field: str) -> list[str]:
-    """What each row has in a column, as text; empty: nothing. `field`: who asks, for messages.
+    """The value of each row in a column, as text; empty if it has none. `field`: the job's field, for messages.
 
-    Raises `ConfigError` for a column that the catalog does not have.
+    Raises `ConfigError` for an unknown column.
     """
     if column == GROUP:
         codes, words = catalog.rows.words(GROUP)

@@ -1,6 +1,6 @@
-"""The file of a catalog: Parquet, a row a video, rows by id.
+"""The file of a catalog: Parquet, one row per video, sorted by id.
 
-Every value is checked when it is read or written (`checks.py`), since it goes into plans and messages.
+Every value is checked when it is read or written (`checks.py`), because it is used in plans and messages.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from essp_common.runtime.memory import memory_limit
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
 _SMALL_BYTES = 2**22
-"""What a table may take in memory for all of it to be read at once."""
+"""A table that needs less memory than this is read at once."""
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
 _DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets", "sums")
 _IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
-"""The order in which columns are read: first what takes most memory while it is read."""
+"""The order in which columns are read: those that need the most memory during reading come first."""
 _RECURRING = tuple(f"{name}.list.element" if name in KEYFRAMES else name for name in COLUMNS if name not in _DIFFERENT)
-"""The columns in which the same values recur, by their paths in a file."""
+"""The columns with recurring values, by their paths in a file."""
 _ROW_BYTES = 300
-"""Of a video in memory, apart from texts that differ; measured with a million of them (`benchmarks/catalogs.py`)."""
+"""Memory of a video without its distinct texts, measured with a million of them (`benchmarks/catalogs.py`)."""
 _SHARE = 0.5
-"""Most of this process's memory that a catalog may take."""
+"""The largest share of this process's memory that a catalog may use."""
 _PARQUET = b"PAR1"
-"""With this a file begins and ends."""
+"""The bytes at the beginning and end of a Parquet file."""
 _ANOTHER = f"name another one, or {REMEDY}"
 
 
 class NotACatalog(ConfigError):
-    """A file that is no catalog, or a damaged one."""
+    """A file that is not a catalog, or is damaged."""
 
 
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
-    """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes.
+    """Store a catalog, rows sorted by id; an object at `key` is replaced as a whole. Equal rows give equal bytes.
 
-    Raises `ConfigError` for a value that would be refused when it is read.
+    Raises `ConfigError` for a value that reading would refuse.
     """
     _check(store.uri(key), Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
     store.put(key, pack_table(to_table(catalog)))
@@ -71,12 +71,12 @@ def pack_table(table: Any) -> bytes:
 
 
 def row_problems(catalog: Catalog) -> Iterator[Problem]:
-    """The values that no catalog can have; `Problem.row` counts by id."""
+    """The values that are not allowed in a catalog; `Problem.row` counts rows in the order of ids."""
     return problems(Columns(dict(catalog.rows.columns), {}, {}))
 
 
 def to_table(catalog: Catalog) -> Any:
-    """The `pyarrow.Table` of a catalog, rows by id, unchecked."""
+    """The `pyarrow.Table` of a catalog, rows sorted by id, unchecked."""
     columns = catalog.rows.columns
     return pa.table(
         [arrow_of(columns[name], kind) for name, kind in COLUMNS.items()],
@@ -85,10 +85,11 @@ def to_table(catalog: Catalog) -> Any:
 
 
 def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
-    """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
+    """Read the catalog at `key`. With `columns`, all other fields (except those that identify a video) keep their
+    defaults.
 
-    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version, one that would take too much
-    of this process's memory, or one with a value that cannot be in any of its columns, by its row and column.
+    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version, one that would need too much
+    of this process's memory, or one with an invalid value in any of its columns, with row and column.
     """
     uri = store.uri(key)
     wanted = frozenset(COLUMNS)
@@ -101,7 +102,7 @@ def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None =
 
 
 def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tuple[Columns, str]:
-    """The columns that are wanted, and those that have to be compared with others or have something wrong."""
+    """The wanted columns, and those that must be compared with others or contain invalid values."""
     path = store.local_path(key)
     read = Columns({}, {}, {})
     try:
@@ -133,7 +134,7 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
 
 
 def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
-    """Why a file cannot be read, in a few words."""
+    """A short reason why a file cannot be read."""
     try:
         whole = store.head(key).size_bytes
         first, last = (store.get(key, at, len(_PARQUET)) for at in (0, max(0, whole - len(_PARQUET))))
@@ -147,12 +148,12 @@ def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
 
 
 def _read_column(file: Any, small: Any, name: str, wanted: bool, read: Columns) -> None:
-    """Add a column to those that were read. Of a file that is not `small`, a table, a part of it is read at a time."""
+    """Add a column to those read. `small`: the whole table, if it is small; otherwise the column is read in parts."""
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
     pieces = _pieces(file, small, name)
     column, empty, holes = made_of(COLUMNS[name], pieces, name in WORDS, beside, name in SHARED)
-    if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
+    if len(column) != file.metadata.num_rows:  # only pages have checksums, not the metadata that lists them
         raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
     if wanted or len(empty) or len(holes) or not sound_alone(name, column):
         read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
@@ -161,7 +162,7 @@ def _read_column(file: Any, small: Any, name: str, wanted: bool, read: Columns) 
 
 
 def _without(name: str, count: int) -> Column:
-    """A column of which the file has nothing."""
+    """A column for data that the file does not have."""
     if name in WORDS:
         return Words(np.zeros(count, np.int8), Texts(b"", np.zeros(2, np.int32)))
     return Blobs(b"", np.zeros(count + 1, np.int32))
@@ -184,7 +185,7 @@ def _pieces(file: Any, small: Any, name: str) -> Iterator[Any]:
 
 
 def _share_edges(made: dict[str, Column]) -> None:
-    """Lists of equal lengths need to say only once where each begins."""
+    """Share the edges of lists with equal lengths, to save memory."""
     lists = [(name, column) for name, column in made.items() if isinstance(column, Lists)]
     (_, first), (name, last) = lists[0], lists[-1]
     if np.array_equal(first.edges, last.edges):
@@ -215,7 +216,7 @@ def _in_memory_bytes(metadata: Any) -> int:
 
 
 def _check_size(uri: str, metadata: Any) -> None:
-    """A small file can list millions of equal rows, and its end says how many before any of them is read."""
+    """Check the size before reading: a small file can list millions of equal rows, and its footer says how many."""
     needed, limit = _in_memory_bytes(metadata), memory_limit()
     if needed > limit * _SHARE:
         raise ConfigError(

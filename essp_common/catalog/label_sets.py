@@ -1,4 +1,4 @@
-"""What clips show, for jobs that learn labels, each by itself (`data.targets`): those of whole videos, or of spans."""
+"""The labels of clips, for jobs that learn labels independently (`data.targets`): of whole videos, or of spans."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ COLUMN = "targets"
 
 
 class LabelledSpan(NamedTuple):
-    """Frames `first_frame` to `last_frame` of the file, both included, have a label."""
+    """Frames `first_frame` to `last_frame` of the file, both inclusive, have a label."""
 
     first_frame: int
     last_frame: int
     label: int
-    """Its number."""
+    """The number of the label."""
 
 
 def label_names(catalog: Catalog, *, of_spans: bool) -> tuple[str, ...]:
-    """What there is to learn, sorted: classes and labels of all videos, or names of their spans; also of those that
-    cannot be used, so that a repaired file renumbers nothing."""
+    """The labels to learn, sorted: classes and labels of all videos, or names of their spans.
+
+    Unusable videos are included, so that repairing a file does not change the numbering.
+    """
     found: set[str] = set() if of_spans else set(catalog.classes) - {""}
     packed = _packed(catalog.rows)
     for place in catalog.rows.places[packed.lengths[catalog.rows.places] > 0].tolist():
@@ -34,7 +36,7 @@ def label_names(catalog: Catalog, *, of_spans: bool) -> tuple[str, ...]:
 
 
 def has_several_labels(rows: Rows) -> bool:
-    """Whether a video has more than one."""
+    """Whether any video has more than one label."""
     packed = _packed(rows)
     labelled = rows.places[packed.lengths[rows.places] > 0].tolist()
     return any(len(set(unpack(packed.encoded(place), names_only=True).labels)) > 1 for place in labelled)
@@ -44,13 +46,13 @@ class LabelSets:
     """The labels of the videos of one view."""
 
     def __init__(self, rows: Rows, names: tuple[str, ...]) -> None:
-        """`names`: those of the catalog, by label number."""
+        """`names`: the labels of the catalog, in the order of their numbers."""
         self._rows = rows
         self._packed = _packed(rows)
         self._number = {name: number for number, name in enumerate(names)}
 
     def of(self, video: int) -> tuple[int, ...]:
-        """The numbers of a video's labels, ascending; of a video without labels, that of its class."""
+        """The label numbers of a video, ascending; for a video without labels, the number of its class."""
         shown = self._targets(video).labels or (self._rows.text("class_name", video),)
         return tuple(sorted({self._number[name] for name in shown if name}))
 
@@ -64,9 +66,9 @@ class LabelSets:
 
 
 def labels_at(spans: Sequence[LabelledSpan], first_frame: int, frames: int, stride: int, last_frame: int) -> list[int]:
-    """The numbers of the labels of a clip, ascending: of all spans in which one of its frames lies.
+    """The label numbers of a clip, ascending: the labels of all spans that contain one of its frames.
 
-    Beyond `last_frame` of the video, a clip shows that one again.
+    After `last_frame` of the video, a clip repeats that frame.
     """
     end = first_frame + (frames - 1) * stride
     found = set()

@@ -1,22 +1,22 @@
-"""What people should know of a usable file beside the numbers of its row: lines of `kind: what`, in `VideoRow.notes`.
+"""Notes about a usable file that users should know in addition to its row: lines of `kind: what`, in `VideoRow.notes`.
 
-`essp_engine/video/notes.py` makes them as a file is read; builds, summaries and checks tell them.
+`essp_engine/video/notes.py` writes them while a file is read; builds, summaries and checks report them.
 """
 
 from __future__ import annotations
 
 SALVAGED = "salvaged"
-"""The file was cut off or is damaged, and its sound part is used."""
+"""The file was cut off or is damaged, and its intact part is used."""
 SIZES = "sizes"
 """The size of the pictures changes."""
 INTERLACED = "interlaced"
 """Frames are two fields."""
 TRACKS = "tracks"
-"""There are several tracks of pictures, of which one is taken."""
+"""There are several video tracks, one of which is used."""
 BITS = "bits"
-"""Grey of more bits than clips have, such as distances or temperatures."""
+"""Grey values with more bits than clips have, such as distances or temperatures."""
 CROP = "crop"
-"""The container asks players to cut the picture's edges off."""
+"""The container asks players to crop the edges of the picture."""
 
 
 def lines(notes: str) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""The rows of a catalog: one a video, in memory as columns.
+"""The rows of a catalog: one per video, in memory as columns.
 
-A `VideoRow` is made of the columns when somebody asks for it: nothing is done row by row, so that a million videos are
-at hand in seconds.
+A `VideoRow` is created from the columns only on access: nothing is done row by row, so a million videos are available
+in seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from essp_common.catalog.schema import COLUMNS, REMEDY, SHARED, WORDS
 from essp_common.errors import ConfigError
 
 _AT_ONCE = 4096
-"""Rows that are made at once where all are asked for."""
+"""Rows that are created at a time during iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +40,31 @@ class VideoRow:
     """One video, or one labelled segment of one (then several rows share a `uri`).
 
     id: unique and stable: the path below the source, plus `#start-end` for a segment.
-    width: as displayed, that is turned by `rotation`; with edges that the container asks players to cut off (`notes`).
-    rotation: degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file
-        mirrors it, it is flipped before, top to bottom.
-    fps: frames a second; where the rate varies, their mean over `duration_s`.
+    width: as displayed, that is, after `rotation`; includes edges that the container asks players to crop (`notes`).
+    rotation: degrees clockwise by which the decoded picture is rotated for display: 0, 90, 180 or 270. If the file
+        mirrors it, it is first flipped top to bottom.
+    fps: frames per second; for a variable rate, the mean over `duration_s`.
     duration_s: from the first frame to the end of the last one.
-    start_s: when the first frame appears, after the beginning of the file.
-    timestamps: when each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick.
-    frame_count: frames of the whole file in display order, as a sequential decode gives them.
+    start_s: when the first frame appears, from the beginning of the file.
+    timestamps: when each frame appears, for a variable rate (`timing.py`); empty: follows from `fps`, to within a tick.
+    frame_count: frames of the whole file in display order, as in a sequential decode.
     first_frame: the segment's first frame (0 for a whole video).
     last_frame: the segment's last frame, inclusive.
-    seekable: a decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode.
-    lookahead: every packet is a frame and timestamps are in the order of display, and of the frames shown before a
-        frame none comes later than so many packets from its own on. 0: timestamps do not tell which frame is which.
+    seekable: a decode that starts at any of `keyframe_pts` gives exactly the frames of a sequential decode.
+    lookahead: every packet is a frame, timestamps are in display order, and all frames shown before a frame come within
+        this many packets from the frame's own. 0: timestamps do not identify frames.
     keyframe_frame: display-order index of each keyframe.
     keyframe_offset: byte offset of each keyframe's packet in the file (-1: the container does not say).
-    group: what it shares with others, such as the person or the recording; a group is on one side of a split that is
-        carved out. Empty: it shares nothing.
-    extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
-    targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
-        nothing. `essp_common.catalog.targets.unpack` reads it.
-    notes: what people should know of the file, as lines of `kind: what` (`essp_engine/video/notes.py`): several tracks,
-        interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
+    group: what it shares with other videos, such as the person or the recording; carving a split keeps a group on one
+        side. Empty: it shares nothing.
+    extra: further columns of the source, as a JSON object; empty if there are none. `meta` parses it.
+    targets: what can be learned in addition to the class (`targets.py`): several labels, spans, a value for each frame;
+        empty if there is nothing. `essp_common.catalog.targets.unpack` parses it.
+    notes: notes about the file for users, as lines of `kind: what` (`essp_engine/video/notes.py`): several tracks,
+        interlacing, a changing size, edges that players crop, a file that is used in part; empty if there are none.
     sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
-        read; of a file on a disk, that of its beginning; empty: not known.
-    error: why the video cannot be used; null: it can.
+        read; for a local file, of its beginning; empty if unknown.
+    error: why the video is unusable; null if it is usable.
 
     For example:
 
@@ -106,12 +106,12 @@ class VideoRow:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Further columns of the source, by name. Raises `ConfigError` for what is no JSON object."""
+        """Further columns of the source, by name. Raises `ConfigError` if they are not a JSON object."""
         return meta_of(self.id, self.extra)
 
 
 def meta_of(video: str, extra: str) -> dict[str, Any]:
-    """What `VideoRow.extra` holds."""
+    """The contents of `VideoRow.extra`. Raises `ConfigError` if it is not a JSON object."""
     try:
         found = json.loads(extra or "{}")
     except ValueError as error:
@@ -122,22 +122,22 @@ def meta_of(video: str, extra: str) -> dict[str, Any]:
 
 
 class Rows(Sequence[VideoRow]):
-    """Some rows of a catalog. Each is made when it is asked for; whole columns cost no more than a few rows."""
+    """Some rows of a catalog. Each is created on access; whole columns cost no more than a few rows."""
 
     def __init__(self, columns: Mapping[str, Column], places: NDArray[Any]) -> None:
-        """`places`: of these rows in the columns, which are the fields of `VideoRow`; records have `record` and `file`,
-        too (`essp_common/records/rows.py`)."""
+        """`places`: the indices of these rows in the columns, which are the fields of `VideoRow`; records also have
+        `record` and `file` (`essp_common/records/rows.py`)."""
         self.columns = columns
         self.places = places
 
     @classmethod
     def of(cls, rows: Iterable[VideoRow]) -> Rows:
-        """These rows as columns, in the order of ids; rows that are columns already, as they are."""
+        """These rows as columns, sorted by id; a `Rows` is returned unchanged."""
         return rows if isinstance(rows, Rows) else cls.by_id(rows)
 
     @classmethod
     def by_id(cls, rows: Iterable[VideoRow]) -> Rows:
-        """These rows as columns of their own, in the order of ids."""
+        """These rows as new columns, sorted by id."""
         values = sorted(rows, key=lambda row: row.id)
         return cls(_columns_of(values), np.arange(len(values), dtype=np.int32))
 
@@ -172,7 +172,7 @@ class Rows(Sequence[VideoRow]):
     __hash__ = None  # type: ignore[assignment]
 
     def where(self, chosen: NDArray[Any]) -> Rows:
-        """Some of the rows: places among them, or yes or no for each."""
+        """Some of the rows: indices among them, or a boolean for each."""
         return Rows(self.columns, self.places[chosen])
 
     def numbers(self, name: str) -> Numbers:
@@ -184,16 +184,16 @@ class Rows(Sequence[VideoRow]):
         return values
 
     def words(self, name: str) -> tuple[Numbers, Texts]:
-        """The code of each row in one of `WORDS`, and the words that the codes stand for."""
+        """The code of each row in one of `WORDS`, and the words for the codes."""
         column = self._words(name)
         return column.codes[self.places], column.words
 
     def distinct(self, name: str) -> NDArray[np.int64]:
-        """The codes of one of `WORDS` that these rows have."""
+        """The codes of one of `WORDS` that occur in these rows."""
         return self._words(name).used(self.places)
 
     def lengths(self, name: str) -> NDArray[Any]:
-        """The bytes of each value of a column of texts or of bytes."""
+        """The length in bytes of each value of a column of texts or bytes."""
         column = self.columns[name]
         if not isinstance(column, Blobs | Shared):
             raise TypeError(f"{name} is not a column of texts")
@@ -201,7 +201,7 @@ class Rows(Sequence[VideoRow]):
         return found
 
     def lists(self, name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Of a column of lists: how long each row's is; the row of each number in them; the numbers."""
+        """For a column of lists: the length of each row's list; for each number, its row; the numbers."""
         column = self.columns[name]
         if not isinstance(column, Lists):
             raise TypeError(f"{name} is not a column of lists")
@@ -211,7 +211,7 @@ class Rows(Sequence[VideoRow]):
         return counts, owners, column.numbers[np.arange(len(owners)) + begins[owners]]
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The words that these rows have in one of `WORDS`, sorted."""
+        """The words of one of `WORDS` that occur in these rows, sorted."""
         words = self._words(name).words
         return tuple(sorted(words.value(code) for code in self.distinct(name).tolist()))
 
@@ -223,18 +223,18 @@ class Rows(Sequence[VideoRow]):
 
     @property
     def groups(self) -> int:
-        """How many groups the rows are of."""
+        """The number of groups in the rows."""
         column = self._words("group")
         return int(np.count_nonzero(column.used(self.places) != column.code("")))
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Which of the videos can be used."""
+        """Which of the videos are usable."""
         found: NDArray[np.bool_] = self._words("error").codes[self.places] < 0
         return found
 
     def alike(self, name: str) -> NDArray[Any]:
-        """A number for each row, below that of the rows, which is equal for those with equal texts."""
+        """For each row, a number below the number of rows, equal where the texts are equal."""
         return self._texts(name).alike(self.places)
 
     def encoded(self, name: str) -> Iterator[memoryview | bytes]:
@@ -254,7 +254,7 @@ class Rows(Sequence[VideoRow]):
         return found
 
     def further_names(self) -> tuple[str, ...]:
-        """The further columns of the source that any of these rows has, sorted."""
+        """The names of further columns of the source that occur in any of these rows, sorted."""
         firsts: dict[str, int] = {}
         for row in np.flatnonzero(self.lengths("extra")).tolist():
             firsts.setdefault(self.text("extra", row), row)
@@ -279,10 +279,10 @@ class Rows(Sequence[VideoRow]):
 
 
 class ById(Mapping[str, VideoRow]):
-    """Rows by their id; nothing is made before it is asked for."""
+    """Rows by their id, created on access."""
 
     def __init__(self, rows: Rows) -> None:
-        """`rows`: in the order of ids, as those of catalogs and views are."""
+        """`rows`: sorted by id, as in catalogs and views."""
         self._rows = rows
 
     def __len__(self) -> int:
@@ -295,7 +295,7 @@ class ById(Mapping[str, VideoRow]):
         return self._rows[self.place(video)]
 
     def place(self, video: str) -> int:
-        """The place of a video among the rows. Raises `KeyError`."""
+        """The index of a video among the rows. Raises `KeyError`."""
         rows = self._rows
         place = bisect_left(range(len(rows)), video, key=lambda row: rows.text("id", row))
         if place == len(rows) or rows.text("id", place) != video:

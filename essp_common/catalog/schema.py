@@ -1,6 +1,6 @@
-"""The columns of a catalog: the fields of a `VideoRow`, with `time_base` as two, and what is known of each.
+"""The columns of a catalog: the fields of a `VideoRow`, with `time_base` as two columns, and their properties.
 
-The file's metadata names the version of the schema; a file of another version is refused, since it takes one command to
+The file's metadata contains the version of the schema. A file of another version is refused, because one command can
 build it again.
 """
 
@@ -48,23 +48,24 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 """Every column, by its name, in the order of the file."""
 KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
-"""One list a video, all of the same length: an entry for each keyframe."""
+"""One list per video, all of the same length: an entry for each keyframe."""
 WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
-"""The columns of `Words`."""
+"""The columns stored as `Words`."""
 SHARED = frozenset({"timestamps", "sums"})
-"""The columns of which rows of one file have the same bytes."""
+"""The columns with equal bytes in all rows of a file."""
 LATER = frozenset({"notes", "sums"})
-"""The columns that catalogs of this version may lack, since they came later: texts and bytes, which are then empty."""
+"""Columns that were added later and may be missing from catalogs of this version: texts and bytes, which are then
+empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
     *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
     *KEYFRAMES,
 )
-"""The columns that plans and messages need, beside those that name a video."""
+"""The columns that plans and messages need, in addition to those that identify a video."""
 CHECKED = ("sums",)
-"""The column that messages need beside those, so that decoders compare what they read. It is read for them alone."""
+"""The column that messages also need, so that decoders can compare what they read. It is read only for them."""
 HANDED = ("extra", "targets")
-"""The columns that loops of the user's own are handed, beside those."""
+"""The columns that the user's own loops get in addition."""
 REMEDY = "make it again with `essp catalog build`"
-"""What people do about a catalog that cannot be used."""
+"""What users should do about an unusable catalog."""

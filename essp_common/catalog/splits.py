@@ -1,8 +1,8 @@
 """Which videos of a catalog a job trains, validates and tests on.
 
-A catalog without a validation split gets one carved out of its training videos: per class, by a hash of the
-video's id, so that it is the same for every job, machine and order of rows. What is too alike to validate on stays on
-one side: the segments cut from one file, and the videos of one group (a person, a recording).
+If a catalog has no validation split, one is carved out of its training videos: per class, by a hash of the video's id,
+so that it is the same for every job, machine and order of rows. Videos that are too similar to validate on stay on one
+side: the segments of one file, and the videos of one group (a person, a recording).
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from essp_common.validation import suggested
 
 _ALIASES = {
     "training": "train",
-    # What two splits have together is there to train on.
+    # Combined splits are for training.
     **dict.fromkeys(("trainval", "train_val", "train-val", "train+val"), "train"),
-    **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics has `validate`
+    **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics uses `validate`
     "testing": "test",
 }
 SPLIT_NAMES = frozenset({"train", "validation", "test", *_ALIASES})
-"""Names that are recognised as splits where nothing else says what a folder is."""
+"""Folder names that are recognised as splits without other information."""
 
 _DEFAULT = DataSpec()
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What each kind of phase draws from."""
+    """The videos for each kind of phase."""
 
     train: CatalogView
     validation: CatalogView
     test: CatalogView | None
     carved: bool
-    """The validation videos were set aside from the training split."""
+    """Whether the validation videos were set aside from the training split."""
 
 
 def canonical_split(name: str) -> str:
-    """The name under which a split is kept: `val` is `validation`, `Training` is `train`; others as they are."""
+    """The canonical name of a split: `val` is `validation`, `Training` is `train`; others are unchanged."""
     lower = name.strip().lower()
     return _ALIASES.get(lower, lower if lower in SPLIT_NAMES else name.strip())
 
 
 def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
-    """The views a job's `data` section names.
+    """The views that a job's `data` section names.
 
-    The default names `validation` and `test` may be absent from the catalog (the first is then carved, the second
-    left out); any other name that is not there is a mistake. Raises `ConfigError`, naming the splits there are.
+    The default names `validation` and `test` may be missing from the catalog (the first is then carved, the second
+    omitted); any other missing name is an error. Raises `ConfigError`, naming the existing splits.
     """
     train = _named(catalog, canonical_split(data.train), "data.train")
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
@@ -68,7 +68,7 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
 
 
 def _carved(catalog: Catalog, train: CatalogView, data: DataSpec, instead: str) -> tuple[CatalogView, CatalogView]:
-    """The training videos without those that are set aside for validation, and these.
+    """The remaining training videos, and the videos set aside for validation.
 
     Raises `ConfigError` if none can be set aside; `instead`: what the user may do about it.
     """
@@ -99,9 +99,9 @@ def _carved(catalog: Catalog, train: CatalogView, data: DataSpec, instead: str) 
 
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
-    """The videos that loops of the user's own get; no other split has to be there.
+    """The videos for the user's own loops; no other split needs to exist.
 
-    Raises `ConfigError`, naming the splits there are.
+    Raises `ConfigError`, naming the existing splits.
     """
     if data.consumed == "test":
         return _named(catalog, canonical_split(data.test or "test"), "data.consumed")
@@ -120,17 +120,17 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:
-    """Ids of the videos to set aside: of each class about this share, at least one, and never all of it.
+    """Ids of the videos to set aside: about this fraction of each class, at least one, and never the whole class.
 
-    Files and groups stay whole, so a class with few large groups can be far from its share: it comes as near as it can
-    without changing the others' order.
+    Files and groups stay whole, so a class with few large groups can miss its share by far: it comes as close as
+    possible without changing the order of the others.
     """
     columns = Rows.of(rows)
     return frozenset(columns.text("id", row) for row in np.flatnonzero(_held_out(columns, fraction)).tolist())
 
 
 def straddling(sides: Iterable[tuple[str, Rows]]) -> dict[str, tuple[str, ...]]:
-    """Groups with videos on several sides, all of one catalog -> the names of those sides, both sorted."""
+    """Groups with videos on several sides of one catalog -> the names of those sides, both sorted."""
     by_side = [(name, rows, rows.distinct("group")) for name, rows in sides]
     if not by_side:
         return {}
@@ -145,7 +145,7 @@ def straddling(sides: Iterable[tuple[str, Rows]]) -> dict[str, tuple[str, ...]]:
 
 
 def _held_out(rows: Rows, fraction: float) -> NDArray[np.bool_]:
-    """Which of the rows, which are in the order of ids, `carve` sets aside."""
+    """Which of the rows, sorted by id, `carve` sets aside."""
     used, (codes, _) = rows.distinct("class_name"), rows.words("class_name")
     number = np.zeros(1 + int(max(used, default=0)), np.int32)
     number[used] = np.arange(len(used))
@@ -161,7 +161,8 @@ def _held_out(rows: Rows, fraction: float) -> NDArray[np.bool_]:
 
 
 def _first_ones(classes: NDArray[np.int32], order: NDArray[np.int64], shares: list[int]) -> NDArray[np.bool_]:
-    """So many videos of each class, by their order: what `_chosen` gives where nothing has to stay together."""
+    """The first videos of each class in this order, up to its share: equals `_chosen` if nothing must stay
+    together."""
     by_class = np.lexsort((order, classes))
     begins = np.searchsorted(classes[by_class], np.arange(len(shares)))
     place = np.arange(len(classes)) - begins[classes[by_class]]
@@ -171,7 +172,7 @@ def _first_ones(classes: NDArray[np.int32], order: NDArray[np.int64], shares: li
 
 
 class _Parts:
-    """How many videos of which classes each cluster has."""
+    """The number of videos of each class in each cluster."""
 
     def __init__(self, cluster: NDArray[np.int64], classes: NDArray[np.int32], count: int, of: int) -> None:
         keys, videos = np.unique(cluster * of + classes, return_counts=True)
@@ -190,13 +191,13 @@ class _Parts:
         return list(zip(self._classes[begin:end], self._videos[begin:end], strict=True))
 
     def of_classes(self, classes: list[int]) -> NDArray[np.int64]:
-        """The clusters with videos of these classes, the small ones first."""
+        """The clusters with videos of these classes, smallest first."""
         found = np.unique(self._owners[np.isin(self._of_class, classes)])
         return found[np.argsort(self.sizes[found], kind="stable")]
 
 
 def _chosen(parts: _Parts, left: list[int], wanted: list[int]) -> list[int]:
-    """The clusters to set aside. `left`: videos of each class, which this counts down."""
+    """The clusters to set aside. `left`: the remaining videos of each class, which this decreases."""
     taken = [0] * len(left)
     chosen: list[int] = []
 
@@ -210,13 +211,13 @@ def _chosen(parts: _Parts, left: list[int], wanted: list[int]) -> list[int]:
         return all(left[of] > count for of, count in videos)
 
     def gain(videos: list[tuple[int, int]]) -> int:
-        """How much nearer to the wanted numbers these bring them, summed over the classes."""
+        """How much closer these videos bring the counts to the wanted numbers, summed over the classes."""
         return sum(abs(taken[of] - wanted[of]) - abs(taken[of] + count - wanted[of]) for of, count in videos)
 
     for cluster in range(len(parts)):
         if gain(videos := parts[cluster]) > 0 and spared(videos):
             take(cluster, videos)
-    # A class of which every group is more than twice its share has got none yet: the smallest one does least harm.
+    # If every group of a class is more than twice its share, the class has none yet: take its smallest group.
     for cluster in parts.of_classes([of for of, count in enumerate(taken) if not count]).tolist():
         videos = parts[cluster]
         if any(not taken[of] for of, _ in videos) and spared(videos):
@@ -225,8 +226,11 @@ def _chosen(parts: _Parts, left: list[int], wanted: list[int]) -> list[int]:
 
 
 def _clusters(rows: Rows) -> tuple[NDArray[np.int64], int]:
-    """Rows that have to stay together, by a file or a group that they share, directly or through others: the number of
-    the cluster of each, and how many there are. They are numbered in the order of a hash of their first id."""
+    """Clusters of rows that must stay together because they share a file or a group, directly or through others.
+
+    Returns the cluster number of each row, and the number of clusters. They are numbered in the order of a hash of
+    their first id.
+    """
     labels = together(rows)
     count = int(labels.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
@@ -240,8 +244,8 @@ def _clusters(rows: Rows) -> tuple[NDArray[np.int64], int]:
 
 
 def together(rows: Rows) -> NDArray[np.int64]:
-    """For each row a number, from 0 on, that is equal for rows that have to stay together: by a file or a group that
-    they share, directly or through others."""
+    """For each row, a number counted from 0, equal for rows that must stay together because they share a file or a
+    group, directly or through others."""
     label = rows.alike("uri").astype(np.int64)
     groups, words = rows.words("group")
     grouped = np.flatnonzero(~rows.has("group", ""))
@@ -252,7 +256,7 @@ def together(rows: Rows) -> NDArray[np.int64]:
         lower = least[of_group]
         if (lower == label[grouped]).all():
             break
-        joined = np.arange(len(label))  # each label to a lower one
+        joined = np.arange(len(label))  # maps each label to a lower or equal one
         np.minimum.at(joined, label[grouped], lower)
         while not np.array_equal(further := joined[joined], joined):
             joined = further

@@ -1,7 +1,7 @@
-"""What there is to learn from a video beside its class: several labels, spans in time, a value for each frame.
+"""What can be learned from a video in addition to its class: several labels, spans in time, a value for each frame.
 
-A catalog's row holds them packed (`VideoRow.targets`): a JSON header and the arrays behind it, compressed. Frames are
-those of the file in display order, as everywhere in a catalog, so a clip finds its own by the numbers of its frames.
+A catalog's row stores them packed (`VideoRow.targets`): a JSON header followed by the arrays, compressed. Frames are
+numbered in display order, as everywhere in a catalog, so a clip finds its values by frame number.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from essp_common.errors import ConfigError
 
 MOST_BYTES = 2**28
-"""Of one row's targets, unpacked: a row that claims more is refused, so that no catalog fills the memory."""
+"""Maximum unpacked bytes of one row's targets: larger ones are refused, so that a catalog cannot fill the memory."""
 _LENGTH = 4
 _KINDS = "biuf"
 
 
 class Span(NamedTuple):
-    """Frames `first_frame` to `last_frame` of the file, both included, show `name`."""
+    """Frames `first_frame` to `last_frame` of the file, both inclusive, show `name`."""
 
     first_frame: int
     last_frame: int
@@ -35,21 +35,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Of one video, or labelled segment of one."""
+    """The targets of one video, or of one labelled segment."""
 
     labels: tuple[str, ...] = ()
     """What the video as a whole shows."""
     spans: tuple[Span, ...] = ()
-    """By first frame. They may overlap, and leave frames out."""
+    """Sorted by first frame. They may overlap, and leave frames out."""
     series: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Name -> `(frames, ...)`, one value for each frame of the video or segment, from its first frame on."""
+    """Name -> `(frames, ...)`, one value for each frame of the video or segment, starting with its first frame."""
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.spans or self.series)
 
     @property
     def names(self) -> frozenset[str]:
-        """All that labels and spans name."""
+        """The names of all labels and spans."""
         return frozenset(self.labels) | {span.name for span in self.spans}
 
 
@@ -57,7 +57,7 @@ NONE = Targets()
 
 
 def pack(targets: Targets) -> bytes:
-    """Targets as a catalog holds them; nothing as nothing. Raises `ConfigError` for arrays of anything but numbers."""
+    """Targets as stored in a catalog; empty if there are none. Raises `ConfigError` for arrays that are not numeric."""
     if not targets:
         return b""
     arrays = {name: np.asarray(values) for name, values in sorted(targets.series.items())}
@@ -80,7 +80,7 @@ def pack(targets: Targets) -> bytes:
 
 
 def unpack(packed: bytes, names_only: bool = False) -> Targets:
-    """The inverse of `pack`; with `names_only`, series without frames. Raises `ConfigError` for anything else."""
+    """The inverse of `pack`; with `names_only`, series have no frames. Raises `ConfigError` for invalid data."""
     if not packed:
         return NONE
     try:
@@ -105,7 +105,7 @@ def unpack(packed: bytes, names_only: bool = False) -> Targets:
 
 
 def _more(reader: Any, count: int) -> bytes:
-    """The next bytes, so many of them."""
+    """The next `count` bytes."""
     data: bytes = reader.decompress(reader.unconsumed_tail, count) if count else b""
     while len(data) < count:
         more = reader.decompress(reader.unconsumed_tail, count - len(data))

@@ -1,8 +1,9 @@
 """When the frames of a video are shown.
 
-Most files have a constant rate: frame i is shown `i / fps` after the first one, to within a tick of the file's clock.
-Of the others (phones, screen recordings, WebM of browsers) the catalog row holds the timestamps themselves, packed.
-Seconds count from the beginning of the file, as players count them; a video may begin a little after its sound.
+Most files have a constant frame rate: frame i is shown `i / fps` after the first one, to within a tick of the file's
+clock. For other files (phones, screen recordings, WebM from browsers) the catalog row contains the timestamps
+themselves, packed. Seconds count from the beginning of the file, as in players; a video may begin slightly after its
+sound.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from essp_common.errors import ConfigError
 def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
     """`(count,)` ticks since the first frame: the inverse of `essp_engine.video.clock.pack`.
 
-    Raises `ValueError` for anything but `count` frames in rising order.
+    Raises `ValueError` for anything but `count` frames in ascending order.
     """
     reader = zlib.decompressobj()
     try:
-        data = reader.decompress(packed, 8 * count)  # never more than what is expected, whatever the bytes say
+        data = reader.decompress(packed, 8 * count)  # never more than expected, even if the data is corrupt
     except zlib.error as error:
         raise ValueError(f"they cannot be unpacked ({error})") from error
     steps = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
@@ -38,17 +39,17 @@ class Timing:
     """The times of a file's frames."""
 
     def __init__(self, row: VideoRow) -> None:
-        """`row`: of the file or of a segment of it; only the facts of the file are looked at."""
+        """`row`: of the file or of a segment of it; only the facts of the file are used."""
         self._row = row
         self._count = max(1, row.frame_count)
 
     @property
     def known(self) -> bool:
-        """Whether the file says when its frames are shown."""
+        """Whether the file gives the times of its frames."""
         return self._row.fps > 0
 
     def shown_s(self, frame: int) -> float:
-        """When a frame appears. The number after the last frame gives the end of the video."""
+        """When a frame appears, in seconds. The number after the last frame gives the end of the video."""
         if self._row.timestamps:
             return float(self._edges[min(frame, self._count)])
         return self._row.start_s + frame / (self._row.fps or 1.0)
@@ -56,8 +57,8 @@ class Timing:
     def frames(self, start_s: float, end_s: float | None) -> range:
         """The frames of [start_s, end_s); empty if the video ends before.
 
-        Each of the two is moved to the nearest change of frames. A segment shorter than that is the frame that is shown
-        at its start.
+        Both times are rounded to the nearest frame change. A segment shorter than a frame becomes the frame shown at
+        its start.
         """
         if start_s >= self.shown_s(self._count):
             return range(self._count, self._count)
@@ -69,14 +70,14 @@ class Timing:
         return range(first, stop)
 
     def _change(self, second: float) -> int:
-        """The frame whose appearance is nearest."""
+        """The frame that appears nearest to this time."""
         if self._row.timestamps:
             return int(np.searchsorted((self._edges[:-1] + self._edges[1:]) / 2, second, side="left"))
         place = math.ceil((second - self._row.start_s) * self._row.fps - 0.5) if self.known else 0
         return min(max(place, 0), self._count)
 
     def _at(self, second: float) -> int:
-        """The frame that is shown."""
+        """The frame that is shown at this time."""
         if self._row.timestamps:
             place = int(np.searchsorted(self._edges, second, side="right")) - 1
         else:
@@ -85,12 +86,13 @@ class Timing:
 
     @cached_property
     def _edges(self) -> NDArray[np.float64]:
-        """`(frame_count + 1,)` when each frame appears, and the end. Raises `ConfigError` for damaged timestamps."""
+        """`(frame_count + 1,)` times at which each frame appears, and the end. Raises `ConfigError` for damaged
+        timestamps."""
         row = self._row
         return _edges(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
 
 
-@lru_cache(maxsize=4)  # the segments of one file follow one another
+@lru_cache(maxsize=4)  # segments of one file come consecutively
 def _edges(
     name: str, packed: bytes, count: int, time_base: tuple[int, int], start_s: float, duration_s: float
 ) -> NDArray[np.float64]:

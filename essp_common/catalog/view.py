@@ -1,4 +1,4 @@
-"""What plans draw from: the usable videos of one split, as arrays, in an order that depends on the rows alone."""
+"""The input of plans: the usable videos of one split, as arrays, in an order that depends only on the rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from essp_common.catalog.columns import Lists, narrow
 from essp_common.catalog.rows import Rows
 
 _SAMPLED, _NEARLY_ALL = 1000, 0.9
-"""Videos that are looked at for what a catalog's videos have in common, and the share of them that has to have it."""
+"""Number of videos examined for a common property, and the fraction of them that must have it."""
 
 
 class CatalogView:
@@ -21,13 +21,13 @@ class CatalogView:
 
     def __init__(self, rows: Rows, classes: tuple[str, ...], class_id: NDArray[np.int32]) -> None:
         self.rows = rows
-        """By id."""
+        """Sorted by id."""
         self.classes = classes
-        """All class names of the catalog, sorted; a class id is a position in it, the same for every split."""
+        """All class names of the catalog, sorted; a class id is an index into them, the same for every split."""
         self.class_id = class_id
         """(n,) class of each video."""
         self.in_classes = np.argsort(narrow(class_id), kind="stable").astype(np.int32)
-        """(n,) the videos, class by class."""
+        """(n,) the videos, ordered by class."""
         self.class_begin = np.searchsorted(class_id[self.in_classes], np.arange(len(classes) + 1)).astype(np.int64)
         """(classes + 1,) where each class begins in `in_classes`, and the end of the last one."""
         self._starts: tuple[int, NDArray[Any]] | None = None
@@ -42,8 +42,8 @@ class CatalogView:
 
     @cached_property
     def file(self) -> NDArray[Any] | None:
-        """(n,) a number that is equal for records of one file, which one work unit may have; None: these are videos, of
-        which each has units of its own."""
+        """(n,) equal numbers for records of one file, which may share a work unit; None for videos, each of which has
+        its own work units."""
         return self.rows.numbers("file") if "file" in self.rows.columns else None
 
     @cached_property
@@ -64,7 +64,7 @@ class CatalogView:
 
     @property
     def a_size(self) -> dict[tuple[int, int], int]:
-        """The same of the first video alone."""
+        """The same for the first video alone."""
         return self._sizes(1)
 
     def _sizes(self, videos: int) -> dict[tuple[int, int], int]:
@@ -75,13 +75,13 @@ class CatalogView:
         return dict(zip(pairs, first.tolist(), strict=True))
 
     def keyframe_before(self, videos: NDArray[Any], frames: NDArray[Any]) -> NDArray[np.int64]:
-        """For each video and a frame of it, where the last keyframe at or before the frame stands in `keyframes`; -1
-        where decoding has to begin at the file's start."""
+        """For each video and a frame of it, the index in `keyframes` of the last keyframe at or before the frame; -1 if
+        decoding must begin at the start of the file."""
         numbers, edges = self.keyframes("keyframe_frame"), self._lists("keyframe_frame").edges
         rows = self.rows.places[videos]
         begins = edges[rows].astype(np.int64)
         low, high = begins - 1, edges[1:][rows].astype(np.int64)
-        # A binary search in all lists at once: `low` is the answer or before it, `high` behind it.
+        # A binary search in all lists at once: the answer is at or after `low`, and before `high`.
         for _ in range(int((high - low).max(initial=0)).bit_length()):
             middle = (low + high) // 2
             inside = middle > low
@@ -93,28 +93,29 @@ class CatalogView:
 
     @property
     def group_frames(self) -> float:
-        """Frames of a group of pictures, on average; a file without usable keyframes is one group."""
+        """Average number of frames in a group of pictures; a file without usable keyframes counts as one group."""
         edges, rows = self._lists("keyframe_frame").edges.astype(np.int64), self.rows.places
         groups = np.where(self.rows.numbers("seekable"), np.maximum(edges[1:][rows] - edges[rows], 1), 1)
         return float(self.rows.numbers("frame_count").sum(dtype=np.int64) / groups.sum())
 
     @property
     def keyframe_distance(self) -> int:
-        """Frames from a keyframe to the next one, where nearly all have the same distance; otherwise 0.
+        """Frames from one keyframe to the next, if nearly all have the same distance; otherwise 0.
 
-        Of the first videos of the catalog, whatever is in the view.
+        Computed from the first videos of the catalog, whether or not they are in the view.
         """
         column = self._lists("keyframe_frame")
         edges = column.edges[: _SAMPLED + 1].astype(np.int64)
         frames = np.diff(column.numbers[: edges[-1]].astype(np.int64))
-        frames = np.delete(frames, edges[(edges > 0) & (edges < edges[-1])] - 1)  # from one video to the next
+        # without the steps from one video to the next
+        frames = np.delete(frames, edges[(edges > 0) & (edges < edges[-1])] - 1)
         distances, counts = np.unique(frames, return_counts=True)
         if not len(frames) or counts.max() < _NEARLY_ALL * len(frames):
             return 0
         return int(distances[counts.argmax()])
 
     def keyframes(self, name: str) -> NDArray[Any]:
-        """One of the columns of keyframes, those of all videos end to end."""
+        """One of the keyframe columns, concatenated over all videos."""
         return self._lists(name).numbers
 
     def _lists(self, name: str) -> Lists:
@@ -124,7 +125,7 @@ class CatalogView:
         return column
 
     def starts(self, span: int) -> NDArray[Any]:
-        """(n,) how many places a clip over so many frames can start at; one in a video that is shorter, whose last
+        """(n,) the number of possible starts of a clip of this span in frames; one for a shorter video, whose last
         frame is repeated."""
         if self._starts is None or self._starts[0] != span:
             most = min(span, LARGEST_COUNT)
@@ -133,6 +134,6 @@ class CatalogView:
 
 
 def _frames(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Numbers of frames, which 32 bits hold in any catalog that was checked."""
+    """Frame numbers in a small type; they fit into 32 bits in any checked catalog."""
     found = narrow(numbers)
     return found if found.dtype == np.int64 else found.astype(np.int32)

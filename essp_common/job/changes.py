@@ -1,19 +1,19 @@
-"""What people may change of a job while it runs, and what a change makes of the job.
+"""What users may change while a job runs, and how a change affects the job.
 
-    trainers.NAME.optimizer.{lr, schedule, unit, warmup, steps, gamma}   from the next update of that trainer on
+    trainers.NAME.optimizer.{lr, schedule, unit, warmup, steps, gamma}   from the next update of that trainer
     aggregation.strategies                                               when the trained streams are fused
-    epochs                                                               more of them, from the next run of the job on
-    trainers.NEW..., streams.NEW...                                      one more, from the next run of the job on
+    epochs                                                               more of them, from the next run of the job
+    trainers.NEW..., streams.NEW...                                      one more, from the next run of the job
 
-The last two are no changes of the first kind: a run has the epochs and trainers that it began with, so the master ends
-it and begins another one (docs/decisions/0066).
+The last two need a new run: the epochs and trainers of a run are fixed, so the master ends it and starts another one
+(docs/decisions/0066).
 
-The job as it was started stays what it is: the digest in its checkpoints and the file in its output are of that one.
-Changes are counted from 1 on, and kept beside it: in the history, in each command of the master, and those of a
-trainer in each of its checkpoints, with the place from which on it trains with them. What a trainer does at a place
-follows from the job and from the changes before that place, so a training that resumes takes the same steps again.
+The job as it was started is never modified: the digest in its checkpoints and the file in its output refer to it.
+Changes are numbered from 1 and stored separately: in the history, in each command of the master, and, for a trainer, in
+each of its checkpoints, together with the position from which they apply. What a trainer does at a position depends
+only on the job and on the earlier changes, so a resumed training repeats the same steps.
 
-Pure. Values travel as JSON, as their fields have it.
+Pure. Values travel as JSON, in the form of their fields.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from essp_common.validation import problems
 STRATEGIES = "aggregation.strategies"
 EPOCHS = "epochs"
 MOST_CHANGES = 1000
-"""Of one job: every command carries all of them."""
+"""Changes of one job: every command carries all of them."""
 _MOST_BYTES = 16 * 1024
-"""Of the values of one change."""
+"""The values of one change."""
 
 SectionT = TypeVar("SectionT", OptimizerSpec, AggregationSpec)
 
 
 class Place(NamedTuple):
-    """Before a clip of a training phase."""
+    """A place in the training: before a clip of an epoch."""
 
     epoch: int
     clip: int
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, message: TrainingPlace) -> Self:
-        """The place that a message holds."""
+        """The place in a message."""
         return cls(message.epoch, message.clip)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ BEGINNING = Place(0, 0)
 
 
 def place_at(phases: Sequence[PhasePlan], position: tuple[int, int]) -> Place:
-    """The place of the clip that is trained next at a position (phase, index)."""
+    """The place of the clip to be trained next at a position (phase, index)."""
     phase_index, index = position
     for plan in phases[phase_index:]:
         if plan.purpose == TRAIN and index < plan.clips:
@@ -78,7 +78,7 @@ def place_at(phases: Sequence[PhasePlan], position: tuple[int, int]) -> Place:
 
 
 def changeable(spec: JobSpec) -> list[str]:
-    """The fields of a job that may change while it runs; encoders and probes have no rate."""
+    """The fields of a job that may change while it runs; encoders and probes have no learning rate."""
     if not spec.trainers:
         return []
     stepping = [name for name, trainer in spec.trainers.items() if trainer.has_rate]
@@ -87,12 +87,12 @@ def changeable(spec: JobSpec) -> list[str]:
 
 
 def concerns(fields: Iterable[str], trainer: str) -> bool:
-    """Whether a change of these fields changes what a trainer does."""
+    """Whether a change of these fields affects a trainer."""
     return any(field.startswith(_optimizer(trainer) + ".") for field in fields)
 
 
 def parse_changes(text: str) -> dict[str, Any]:
-    """Place of a field -> value, of a part of a job in YAML or JSON, as it stands in a job file.
+    """Dotted field -> value, from a part of a job file in YAML or JSON.
 
     Raises `ConfigError`.
     """
@@ -107,8 +107,8 @@ def parse_changes(text: str) -> dict[str, Any]:
 
 
 def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
-    """The job with these values. Raises `ConfigError` for fields that stay as they are while a job runs, or have no
-    such values."""
+    """The job with these values. Raises `ConfigError` for fields that cannot change while a job runs, and for invalid
+    values."""
     known = changeable(spec)
     for field in fields:
         if field not in known:
@@ -131,9 +131,9 @@ def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 
 
 def of_next_run(spec: JobSpec, fields: Iterable[str]) -> set[str]:
-    """Of these fields, those that a run cannot take: more epochs, trainers that it has not, and their streams.
+    """Those of these fields that need a new run: more epochs, new trainers, and their streams.
 
-    A trainer without a stream is none, but a name that was misspelled.
+    A new trainer counts only if its stream is given; otherwise its name is assumed to be misspelled.
     """
     given = list(fields)
     new = {parts[1] for parts in map(parts_of, given) if len(parts) == 3 and parts[::2] == ("trainers", "stream")}
@@ -146,9 +146,10 @@ def of_next_run(spec: JobSpec, fields: Iterable[str]) -> set[str]:
 
 
 def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
-    """The job of the next run, which has these `fields` (`of_next_run`) more than `spec`: at present, or asked for.
+    """The job of the next run: `spec` with these `fields` (see `of_next_run`) added, either already accepted or
+    requested.
 
-    Raises `ConfigError` for fewer epochs, and for a trainer or stream that cannot be.
+    Raises `ConfigError` for fewer epochs, and for an invalid trainer or stream.
     """
     document = spec.model_dump(mode="json")
     for field, value in fields.items():
@@ -176,7 +177,7 @@ def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 
 
 def gains(before: JobSpec, after: JobSpec) -> str:
-    """What a job gets with its next run, for people: `3 epochs in place of 2 and the trainer hog`."""
+    """What a job gains with its next run, in words: more epochs, new trainers."""
     new = [name for name in after.trainers if name not in before.trainers]
     epochs = f"{after.epochs} {EPOCHS} instead of {before.epochs}" if after.epochs != before.epochs else ""
     trainers = f"the trainer{'s' if len(new) > 1 else ''} {' and '.join(new)}" if new else ""
@@ -204,12 +205,12 @@ def differences(before: JobSpec, after: JobSpec) -> dict[str, tuple[str, str]]:
 
 
 def values_of(change: Change) -> dict[str, Any]:
-    """Dotted field -> the value that a change gives it."""
+    """Dotted field -> its new value in a change."""
     return {field: json.loads(value) for field, value in sorted(change.fields.items())}
 
 
 def after_all(spec: JobSpec, changes: Iterable[Change]) -> JobSpec:
-    """The job as it was started, with all changes since. Raises `ConfigError` for changes of another job."""
+    """The job as it was started, with all changes since applied. Raises `ConfigError` for changes of another job."""
     for change in changes:
         spec = changed(spec, values_of(change))
     return spec
@@ -221,7 +222,8 @@ def optimizer_after(optimizer: OptimizerSpec, trainer: str, fields: Mapping[str,
 
 
 def in_words(change: Change, trainer: str = "") -> str:
-    """What a change does, for people: `trainers.rgb.optimizer.lr 0.001 in place of 0.01`. `trainer`: to this one."""
+    """The effect of a change in words: each field with its new and its old value. `trainer`: only fields of this
+    one."""
     return ", ".join(
         f"{field} {value} instead of {change.before[field]}"
         for field, value in sorted(change.fields.items())
@@ -230,7 +232,7 @@ def in_words(change: Change, trainer: str = "") -> str:
 
 
 def _instead(field: str, known: Sequence[str]) -> str:
-    """What can be changed."""
+    """The fields that can be changed, for the message about `field`."""
     if not known:
         return "a job without trainers has nothing that can"
     near = get_close_matches(field, known, n=1)
@@ -242,7 +244,7 @@ def _instead(field: str, known: Sequence[str]) -> str:
 
 
 def _names(group: str, fields: Iterable[str]) -> set[str]:
-    """The names in `trainers` or `streams` of which these fields are."""
+    """The names in `trainers` or `streams` that occur in these fields."""
     return {parts[1] for field in fields if len(parts := parts_of(field)) > 1 and parts[0] == group}
 
 
@@ -251,7 +253,7 @@ def _optimizer(trainer: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of a field, as people write it in a job file."""
+    """The value of a field as written in a job file."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

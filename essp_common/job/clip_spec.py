@@ -1,4 +1,4 @@
-"""What a job looks at: the geometry of its clips, and the streams that are made of them."""
+"""What a job looks at: the geometry of its clips, and the streams computed from them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class CodecSpec(Section):
     """How frames are stored in the cache."""
 
     name: Literal["raw", "jpeg", "zstd"] = "raw"
-    """`raw`: uncompressed, no CPU. `jpeg`: 4 to 9 times smaller, lossy. `zstd`: lossless, for flow, not for photos."""
+    """`raw`: uncompressed, no CPU cost. `jpeg`: 4 to 9 times smaller, lossy. `zstd`: lossless, for flow, not for
+    photos."""
     quality: int = Field(0, ge=0, le=100)
-    """JPEG quality 1..100 (0: 95); for zstd the level (0: 1)."""
+    """JPEG quality from 1 to 100 (0 means 95); for zstd, the level (0 means 1)."""
     subsampling: Literal["444", "422", "420"] = "444"
     """JPEG chroma subsampling."""
 
 
 class ResizeSpec(Section):
-    """Size of the decoded frames. Scaling and colour conversion are one pass."""
+    """Size of the decoded frames. Scaling and colour conversion happen in one pass."""
 
     mode: Literal["none", "short_side", "exact", "crop"] = "crop"
     """`short_side`: scale until the short side is `height`. `exact`: scale to `height` x `width` and ignore the aspect
@@ -42,22 +43,22 @@ class ClipSpec(Section):
     """The geometry of a clip."""
 
     frames: int = Field(11, ge=1, le=512)
-    """Frames decoded for each seed. A flow stack of length L needs L + 1. Of records: 1."""
+    """Frames decoded for each clip. A flow stack of length L needs L + 1. For records: 1."""
     stride: int = Field(1, ge=1, le=64)
-    """Distance between those frames in the video."""
+    """Distance in frames between consecutive frames of the clip."""
     snippets: int = Field(1, ge=1, le=64)
-    """In how many pieces those frames are taken: `frames / snippets` of each, and one piece of each of so many equal
-    parts of the video. A feature is computed of each snippet by itself, and the scores of a clip's snippets are
-    averaged (TSN). 1: a clip is one piece. See docs/networks.md."""
+    """Number of pieces into which a clip's frames are split. The video is divided into this many equal parts, and each
+    part contributes one snippet of `frames / snippets` frames. A feature is computed for each snippet separately, and
+    the scores of a clip's snippets are averaged (TSN). 1: a clip is one piece. See docs/networks.md."""
     part: tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, le=1)]] = (0.0, 1.0)
-    """Which part of each video clips are from, as shares of its length: `[0.25, 0.75]` is its middle half. Worth
-    a try where videos begin and end with what all classes show."""
+    """The part of each video from which clips are drawn, as fractions of its length: `[0.25, 0.75]` is its middle half.
+    Useful if videos of all classes begin and end alike."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
-    """`rgb`: as libswscale converts. `yuv420`: frames stay YUV 4:2:0, as in the video, until they are learned from:
-    half the bytes, and a third of the cost to scale; `rgb` streams get RGB all the same. `gray`: luma alone, a third of
-    the bytes, for `flow` and other features that need no colours. See docs/pixels.md."""
+    """`rgb`: converted by libswscale. `yuv420`: frames stay YUV 4:2:0, as in the video, until a trainer uses them: half
+    the bytes, and a third of the scaling cost; `rgb` streams still get RGB. `gray`: luma only, a third of the bytes,
+    for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
 
@@ -68,7 +69,7 @@ class ClipSpec(Section):
 
     @property
     def span(self) -> int:
-        """Frames of the video from the first of a snippet to its last."""
+        """Frames of the video from the first to the last frame of a snippet."""
         return (self.snippet_frames - 1) * self.stride + 1
 
     @model_validator(mode="after")
@@ -116,10 +117,10 @@ class StreamSpec(Section):
     feature: Label = "rgb"
     """An extractor's name (`essp extractor ls`)."""
     params: Params = Field({})
-    """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames.
-    All others: `every`, to take every n-th frame of the clip, and `short_side`, to make frames smaller first.
-    `flow` and its variants: `bound`, the largest displacement kept, as a share of the frame's short side (0.08: 20 px
-    of 256, as in the two-stream papers). As a share it means the same motion of the scene at any size of the frame. It
-    is not measured on the videos: a model would then not fit another catalog. The report says how much is clipped."""
+    """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, the number of the clip's frames to
+    use. All others: `every`, to use every n-th frame of the clip, and `short_side`, to scale frames down first. `flow`
+    and its variants: `bound`, the largest displacement kept, as a fraction of the frame's short side (0.08: 20 px of
+    256, as in the two-stream papers). As a fraction, it means the same motion of the scene at any frame size. It is not
+    measured on the videos, because a model would then not fit another catalog. The report says how much is clipped."""
     codec: CodecSpec = CodecSpec()
     """How the feature is stored in the cache. `rgb` uses the codec of the clip."""

@@ -1,11 +1,11 @@
-"""YAML that people write, read strictly, and within bounds.
+"""YAML written by people, read strictly and within bounds.
 
-Strictly: what is given twice is an error, not silently the last one. Values are those of JSON; a date is the text that
-it is written as.
+Strictly: a duplicate key is an error; the last value does not silently win. Values have the types of JSON; a date stays
+text.
 
-Within bounds: aliases (`*base`) and merge keys (`<<: *base`) let a text of a few hundred bytes stand for gigabytes, and
-deep nesting exhausts the stack. So the size of the text, the depth, and what the document is with all aliases written
-out are counted before anything is built from it.
+Within bounds: aliases (`*base`) and merge keys (`<<: *base`) let a text of a few hundred bytes expand to gigabytes, and
+deep nesting exhausts the stack. So the size of the text, its depth, and the size of the document with all aliases
+expanded are checked before anything is built from it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import yaml
 from essp_common.errors import ConfigError
 
 MOST_CHARACTERS = 2**18
-"""Of the text, and about as many of the document with its aliases written out; a job has some thousand."""
+"""Characters of the text; also about the limit for the document with its aliases expanded. A job has some thousand."""
 MOST_VALUES = 20_000
-"""Mappings, lists, keys and values, with aliases written out; a job has some hundred."""
+"""Mappings, lists, keys and values, with aliases expanded; a job has some hundred."""
 MOST_DEPTH = 32
 _MOST_DIGITS = 64
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -40,14 +40,14 @@ def _refuse(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
 
 
 class _Strict(yaml.SafeLoader):
-    """Safe YAML without duplicate keys, and with nothing that no message and no terminal can show."""
+    """Safe YAML without duplicate keys, and without characters that messages and terminals cannot show."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """A part of the document, as long as it is within the bounds: the text is read no further."""
+        """Compose a part of the document, stopping as soon as it exceeds the bounds."""
         self._depth += 1
         self._values += 1
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
@@ -60,20 +60,20 @@ class _Strict(yaml.SafeLoader):
         return node
 
     def get_single_node(self) -> yaml.Node | None:
-        """The document before anything is built from it, if it stays within the bounds with its aliases written out."""
+        """The document before anything is built from it. Raises if it exceeds the bounds with its aliases expanded."""
         node: yaml.Node | None = super().get_single_node()
         if node is not None:
             _check_written_out(node)
         return node
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
-        """What a value is that says no kind. `12:30` is text: 750 to YAML, which counts in sixties, and to nobody
-        else."""
+        """The tag of a value without an explicit one. `12:30` is text: YAML would read it as 750, in base 60, which
+        users never mean."""
         tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return _TEXT if tag in _NUMBERS and ":" in value else tag
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two halves of one."""
+        """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two surrogate halves; join them."""
         value = super().construct_scalar(node)
         if node.tag in _NUMBERS and len(value) > _MOST_DIGITS:
             raise _refuse(f"a number of {len(value)} characters", node)
@@ -88,7 +88,7 @@ class _Strict(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _MERGE:
-                continue  # `<<: *base`: what it brings may be given anew, that is its purpose
+                continue  # `<<: *base`: a mapping may override the keys that it merges in
             key = self.construct_object(key_node)
             if key in seen:
                 line = key_node.start_mark.line + 1
@@ -109,11 +109,11 @@ _Strict.yaml_constructors = {
 
 
 def _check_written_out(root: yaml.Node) -> None:
-    """Count what a document is with all aliases written out, without writing them out."""
+    """Measure the document with all aliases expanded, without expanding them."""
     known: dict[int, tuple[int, int, int] | None] = {}
 
     def counted(node: yaml.Node) -> tuple[int, int, int]:
-        """Values, characters and levels of a node."""
+        """The number of values, characters and levels of a node."""
         if id(node) in known:
             found = known[id(node)]
             if found is None:
@@ -137,7 +137,7 @@ def _check_written_out(root: yaml.Node) -> None:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """What a YAML (or JSON) text holds. Raises `ConfigError`, naming `where` and the line."""
+    """Parse a YAML (or JSON) text. Raises `ConfigError`, naming `where` and the line."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{where}: has {len(text)} characters; {MOST_CHARACTERS} is the most", code="range")
     try:
@@ -151,13 +151,14 @@ def read_yaml(text: str, where: str) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, as far as it is worth reading. Raises `OSError`, `UnicodeDecodeError`."""
+    """The text of a file, read only slightly beyond the largest accepted size. Raises `OSError`,
+    `UnicodeDecodeError`."""
     with path.open(encoding="utf-8") as file:
         return file.read(MOST_CHARACTERS + 1)
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, and in which line; the parser's own message is five lines long."""
+    """The problem and its line; the parser's own message is five lines long."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     if "'\\t'" in problem:

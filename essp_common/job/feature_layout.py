@@ -1,8 +1,8 @@
-"""How the values of a feature are to be read: whether they are a picture, and what becomes of them in a mirror.
+"""How to interpret the values of a feature: whether they form a picture, and how mirroring the frames affects them.
 
-An extractor declares it, in its class or in its registration. The master checks jobs by it before they begin, and
-passes it on to the trainers, whose models record it. So a prediction, years later, reads the feature as the training
-did, and the code that made the feature need not be there.
+An extractor declares its layout in its class or in its registration. The master checks jobs against it before they
+begin, and passes it on to the trainers, whose models record it. So a prediction years later interprets the feature as
+the training did, even without the code that computed the feature.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class FeatureLayout(BaseModel):
-    """How to read a feature. The default holds for every picture: it is never mirrored."""
+    """How to interpret a feature. The default is safe for every picture: it is never mirrored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     values: Literal["colours", "signed", "descriptor"] = "signed"
-    """`colours`: uint8, red, green and blue of one or more frames. `signed`: uint8 around 128, which is zero; floats
-    are taken as they are. Both are pictures, `(T, H, W, C)`. `descriptor`: no picture, such as histograms and tracks,
-    a descriptor in each row of C numbers; encoders learn from them, networks cannot."""
+    """`colours`: uint8, red, green and blue of one or more frames. `signed`: uint8 with zero at 128; floats are used
+    unchanged. Both are pictures, `(T, H, W, C)`. `descriptor`: not a picture, but descriptors such as histograms and
+    tracks, one in each row of C numbers; encoders can learn from them, networks cannot."""
     mirrored: Literal["unknown", "plain", "horizontal_motion"] = "unknown"
-    """What the values become when the frames are mirrored. `plain`: they only change places. `horizontal_motion`:
-    channels 0, 2, 4, ... also change sign, as in a stack dx, dy, dx, dy, ... `unknown`: it must not be mirrored."""
+    """How the values change when the frames are mirrored. `plain`: they only move. `horizontal_motion`: channels 0, 2,
+    4, ... also change sign, as in a stack dx, dy, dx, dy, ... `unknown`: it must not be mirrored."""
     facts: int = Field(0, ge=0, exclude_if=lambda facts: not facts)
-    """Of descriptors: how many numbers at the beginning of each row say where it is, not what is seen there. Encoders
-    leave them out. Rows whose facts are all zero are padding. 0: there are none, and every row is a descriptor."""
+    """For descriptors: how many numbers at the beginning of each row give its location, not its content. Encoders
+    ignore them. Rows whose location is all zero are padding. 0: rows have no location, and every row is a
+    descriptor."""
 
 
 COLOURS = FeatureLayout(values="colours", mirrored="plain")
@@ -34,6 +35,6 @@ COLOURS = FeatureLayout(values="colours", mirrored="plain")
 DIFFERENCES = FeatureLayout(values="signed", mirrored="plain")
 """Signed values without a direction."""
 MOTION = FeatureLayout(values="signed", mirrored="horizontal_motion")
-"""Stacked fields of motion, dx and dy in turn."""
+"""Stacked motion fields, alternating dx and dy."""
 DESCRIPTOR = FeatureLayout(values="descriptor")
-"""Numbers that are no picture."""
+"""Numbers that do not form a picture."""

@@ -1,4 +1,4 @@
-"""What the sections of a job specification are made of: names, URIs, sizes, and values of parameters."""
+"""The field types of a job specification: names, URIs, sizes, and parameter values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
 
 ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
-"""Bytes, as a number or a text such as `256MiB`."""
+"""A number of bytes, or a text such as `256MiB`."""
 MOST_EPOCHS = 10_000
 MOST_READERS = 64
 """Trainers (or predicted streams) and extracted streams of one job, together."""
@@ -48,7 +48,7 @@ def plain_name(name: str) -> str:
 def name_or_path(name: str) -> str:
     """Return the name of a network or a loss, or the path of one in a package. Raises `ValueError` for anything else.
 
-    Whether a path may be imported is for the settings to say (`essp_common.job.registered`).
+    Whether a path may be imported is decided by the settings (`essp_common.job.registered`).
     """
     if ":" not in name and "." not in name:
         return plain_name(name)
@@ -67,13 +67,14 @@ NameOrPath = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"{_NAME}|{_PATH}", "maxLength": _LONGEST_PATH}),
 ]
 Uri = Annotated[str, AfterValidator(checked_uri)]
-"""A URI without query, fragment, `..` or encoded parts; in a job file also a path."""
+"""A URI without query, fragment, `..` or percent-encoding; in a job file also a path."""
 Label = Annotated[str, Field(max_length=200)]
-"""A name that others have given, such as that of a split."""
+"""A name from outside ESSP, such as the name of a split."""
 
 
 def plain_values(value: Any) -> Any:
-    """Return a value of JSON. Raises `ValueError` for what no message can carry, such as an infinite number."""
+    """Return a JSON value. Raises `ValueError` if it contains something that messages cannot carry, such as
+    infinity."""
     if isinstance(value, dict):
         if unlike := [key for key in value if not isinstance(key, str)]:
             raise ValueError(f"{unlike[0]!r} is not a name; write it in quotes")
@@ -90,7 +91,7 @@ def plain_values(value: Any) -> Any:
 
 
 ParamValue = StrictBool | StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=200)]
-"""A value of a parameter of a strategy."""
+"""A parameter value of a strategy."""
 Params = Annotated[dict[str, Any], BeforeValidator(plain_values)]
 Grid = Annotated[dict[str, tuple[Any, ...]], BeforeValidator(plain_values)]
 
@@ -103,8 +104,8 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _words_that_yaml_reads_otherwise(cls, given: Any) -> Any:
-        """`parallel: off` is false to YAML, `subsampling: 420` a number: where a field is one of some words, the word
-        that was written is meant."""
+        """Restore words that YAML turns into other types, if the field accepts only certain words: `parallel: off` is
+        false to YAML, and `subsampling: 420` is a number."""
         if not isinstance(given, dict):
             return given
         meant = {
@@ -118,7 +119,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """`epochs: yes` would be 1. `ema: off` is 0, which is what was meant."""
+        """Refuse true as a number: `epochs: yes` would be 1. False is accepted, because `ema: off` means 0."""
         if value is True and info.field_name is not None:
             kinds = _kinds(cls.model_fields[info.field_name].annotation)
             if bool not in kinds and (int in kinds or float in kinds):
@@ -127,7 +128,7 @@ class Section(BaseModel):
 
 
 def _word_meant(value: int | None, annotation: Any) -> str | None:
-    """The word of a choice for which YAML gives this value; None: there is none, or the value itself may be given."""
+    """The word of a choice that YAML reads as this value; None if there is none, or if the value itself is allowed."""
     choices, kinds = choices_of(annotation), _kinds(annotation)
     if not choices or bool in kinds or value in choices or (value is None and NoneType in kinds):
         return None
@@ -136,7 +137,7 @@ def _word_meant(value: int | None, annotation: Any) -> str | None:
 
 
 def choices_of(annotation: Any) -> list[Any]:
-    """The values of which a field has to be one; empty: it is no choice."""
+    """The allowed values of a field; empty if it is not a choice."""
     return [choice for kind in _kinds(annotation) for choice in _choices(kind)]
 
 

@@ -38,7 +38,7 @@ _VERBS = {
 
 
 def allows(present: JobState, wanted: JobState) -> bool:
-    """Whether a job may go from `present` to `wanted`; to where it is already, always."""
+    """Whether a job may go from `present` to `wanted`; staying in the same state is always allowed."""
     return wanted is present or wanted in _ALLOWED[present]
 
 

@@ -1,4 +1,4 @@
-"""What the networks cannot do, so that a job can be checked without torch.
+"""The limits of the networks, so that a job can be checked without torch.
 
 `tests/unit/essp_engine/learning/test_networks.py` compares this table with the networks.
 """
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NetworkLimits:
-    """Which inputs a network cannot work with."""
+    """The inputs that a network cannot process."""
 
     least_side: int = 8
-    """The smallest input side: with a smaller one, nothing is left after its pooling."""
+    """The smallest input side; with a smaller one, its pooling leaves nothing."""
     single_value_side: int = 0
-    """Up to this input side, a normalisation sees one value of each channel of a frame, so it needs two frames or more
-    in a batch to have a variance. 0: the network has no such normalisation."""
+    """Up to this input side, a normalisation sees one value per channel and frame, so a batch needs at least two frames
+    for a variance. 0: the network has no such normalisation."""
     auxiliary_loss: bool = False
     """Whether training adds the loss of a second classifier."""
     clip_frames: tuple[int, int] | None = None
-    """How many frames it sees at once, the fewest and the most. None: it sees each frame alone."""
+    """The fewest and the most frames that it sees at once. None: it sees each frame alone."""
 
 
 _ANY = 2**31
@@ -32,7 +32,7 @@ NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
     "vgg19": NetworkLimits(least_side=32),
     "alexnet": NetworkLimits(least_side=63),
     "densenet121": NetworkLimits(least_side=29, single_value_side=60),
-    "inception_v3": NetworkLimits(single_value_side=2**31, auxiliary_loss=True),  # the one value is in that classifier
+    "inception_v3": NetworkLimits(single_value_side=2**31, auxiliary_loss=True),  # in its auxiliary classifier
     **dict.fromkeys(
         (
             *("efficientnet_lite0", "mobilenet_v3_small"),
@@ -40,15 +40,15 @@ NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
         ),
         NetworkLimits(single_value_side=32),
     ),
-    # One pixel more than leaves a normalisation a single value.
+    # One pixel more than the side at which a normalisation sees a single value.
     **dict.fromkeys(("r3d_18", "mc3_18", "r2plus1d_18"), NetworkLimits(least_side=17, clip_frames=(2, _ANY))),
     "s3d": NetworkLimits(least_side=209, clip_frames=(13, _ANY)),
     "mvit_v2_s": NetworkLimits(clip_frames=(16, 16)),
     "swin3d_t": NetworkLimits(least_side=32, clip_frames=(2, _ANY)),
 }
-"""By the names of `essp_common.job.registered.MODELS`."""
+"""By the names in `essp_common.job.registered.MODELS`."""
 
 
 def limits_of(model: str) -> NetworkLimits:
-    """Those of a network. Of one that another package registers nothing is known: it has none."""
+    """The limits of a network. A network registered by another package has no known limits."""
     return NETWORK_LIMITS.get(model, NetworkLimits(least_side=1))

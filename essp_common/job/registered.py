@@ -1,9 +1,9 @@
-"""The names of networks, encoders and losses that a job may give: those of ESSP, those that installed packages
-register, and paths in packages that the settings allow (`ESSP_CODE`).
+"""The names of networks, encoders and losses that a job may use: ESSP's own, those registered by installed packages,
+and paths in packages that the settings allow (`ESSP_CODE`).
 
-Only names are looked at, so a job is checked without torch and without code of another package.
-`essp_engine.learning.networks` and `essp_engine.learning.losses` load what has the name. docs/networks.md says how a
-package registers one.
+Only names are checked, so a job is checked without torch and without code of another package.
+`essp_engine.learning.networks` and `essp_engine.learning.losses` load the code. docs/networks.md says how a package
+registers its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODELS = (
 )
 """The names of the networks in `essp_engine.learning.networks`."""
 ENCODERS = ("fisher_vector", "vlad", "bag_of_words")
-"""The names of the encoders of descriptors, which a job names as it does a network."""
+"""The names of the encoders of descriptors, which a job uses like the name of a network."""
 LOSSES = ("cross_entropy",)
 """The names of the losses in `essp_engine.learning.losses`."""
 MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "docs/networks.md", kind="object")
@@ -29,14 +29,14 @@ LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="
 
 
 def known_model(name: str, code: Sequence[str] = ()) -> str:
-    """Return the name. Raises `ConfigError` if neither a network of this name is installed here, nor an encoder is
-    called so, and for a path in none of the packages of `code`."""
+    """Return the name. Raises `ConfigError` if no network or encoder of this name is installed, or if it is a path in a
+    package that `code` does not allow."""
     return _known(name, (*MODELS, *ENCODERS), MODELS_OF_PACKAGES, code)
 
 
 def known_loss(name: str, code: Sequence[str] = ()) -> str:
-    """Return the name. Raises `ConfigError` if no such loss is installed here, and for a path in none of the packages
-    of `code`."""
+    """Return the name. Raises `ConfigError` if no such loss is installed, or if it is a path in a package that `code`
+    does not allow."""
     return _known(name, LOSSES, LOSSES_OF_PACKAGES, code)
 
 

@@ -1,10 +1,10 @@
 """The job specification, which a user writes as YAML or JSON.
 
 Its sections: `data_spec.py` (videos, and which clips of them), `clip_spec.py` (frames, streams), `trainer_spec.py`
-(networks and how they learn); the others are here.
+(networks and how they learn); the others are defined here.
 
-The sequence of seeds depends on this document and the catalog alone, not on the number of workers.
-A predict job has a `predictor` in place of `trainers`; a job that feeds loops of the user's own has `consumers`.
+The sequence of clips depends only on this document and the catalog, not on the number of workers. A predict job has a
+`predictor` instead of `trainers`; a job that feeds the user's own loops has `consumers`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from essp_common.validation import problems, suggested, unreadable, wrong
 
 MOST_STREAMS = 64
 MOST_CANDIDATES = 256
-"""Strategies of one job, with each combination of their parameters."""
+"""Strategies of one job, counting every combination of their parameters."""
 
 
 class StrategySpec(Section):
-    """A strategy of `aggregation.strategies`: its name alone, as in `average`, or a mapping with `name` and parameters
-    beside it, as in `{name: top_k, k: 3}`. A list of values is a grid: each of them is tried, those of several
-    parameters in every combination. `essp aggregator ls` lists the strategies, `describe` their parameters."""
+    """A strategy of `aggregation.strategies`: just its name, as in `average`, or a mapping of `name` and its
+    parameters, as in `{name: top_k, k: 3}`. A list of values is a grid: each value is tried, and several lists are
+    tried in every combination. `essp aggregator ls` lists the strategies, `describe` their parameters."""
 
     name: Name
-    """One of `essp aggregator ls`."""
+    """A name from `essp aggregator ls`."""
     params: dict[str, ParamValue | tuple[ParamValue, ...]] = Field({}, max_length=32, exclude=True)
-    """The parameters. In a job they stand beside `name`, without a word before them."""
+    """The parameters. In a job file they are written next to `name`, not in a section of their own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class StrategySpec(Section):
 
     @property
     def candidates(self) -> int:
-        """How many combinations of parameters it stands for."""
+        """The number of parameter combinations that it covers."""
         return math.prod(len(value) for value in self.params.values() if isinstance(value, tuple))
 
 
@@ -104,7 +104,7 @@ _STRATEGY = {
 
 
 OF_LABELS = ("average", "best")
-"""The strategies that fuse scores which need not sum to 1: those of labels, each learned by itself."""
+"""The strategies for scores that need not sum to 1, as with labels that are learned independently."""
 
 
 class AggregationSpec(Section):
@@ -116,17 +116,17 @@ class AggregationSpec(Section):
         max_length=MOST_CANDIDATES,
     )
     """Strategies to try on the validation split, as in `[average, {name: top_k, k: [1, 3, 5]}]`: a list of values is a
-    grid. The one with the lowest log loss under cross-validation is chosen, of equal ones the first. `average`: the
-    mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
-    `weighted_product`: mean and product with weights fitted on that split. Of labels (`data.targets`) the default is
-    `[average, best]`, and there are no others. `max`, `top_k`, `linear`, `attention`: for
-    videos of which few clips tell ([aggregation](aggregation.md)). `feature_linear` and others that learn from
-    features need `features: true`."""
+    grid. The strategy with the lowest log loss under cross-validation is chosen; the first one wins a tie. `average`:
+    the mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
+    `weighted_product`: mean and product with weights fitted on that split. For labels (`data.targets`) the default is
+    `[average, best]`, and only these two are allowed. `max`, `top_k`, `linear`, `attention`: for videos in which only a
+    few clips are informative ([aggregation](aggregation.md)). `feature_linear` and others that learn from features need
+    `features: true`."""
     features: bool = False
-    """Give strategies the features of clips, too: what the last layer of each network reads. When all epochs are done,
-    the best weights go through the validation videos once more for it. The features wait in the frame cache until the
-    last trainer is done, beyond `limits.budget`: 2 bytes for each clip of a validation or test video and each number of
-    a feature (512 of resnet18, 2048 of resnet50)."""
+    """Also give strategies the features of the clips: the input of each network's last layer. For this, the best
+    weights process the validation videos once more after all epochs. The features stay in the frame cache until the
+    last trainer is done, in addition to `limits.budget`: 2 bytes per clip of a validation or test video and number of a
+    feature (512 for resnet18, 2048 for resnet50)."""
 
     @model_validator(mode="after")
     def _few_enough(self) -> AggregationSpec:
@@ -140,62 +140,63 @@ class AggregationSpec(Section):
 
 
 class HighlightSpec(Section):
-    """How much each clip counts in the score of its video."""
+    """The weight of each clip in the score of its video."""
 
     weight: Literal["contrast", "actionness"] = "contrast"
-    """`actionness`: as much as it shows any class: 1 minus the score of the background, of a model that has learned one
-    (`sampling.background`). `contrast`: as much as its scores stand out from those of the rest of the video; it needs
-    no background, and helps where that looks alike throughout a video."""
+    """`actionness`: how strongly the clip shows any class, that is, 1 minus the background score, for a model that has
+    learned a background (`sampling.background`). `contrast`: how much the clip's scores differ from the rest of the
+    video; it needs no background, and suits videos whose background looks the same throughout."""
     floor: float = Field(0.1, gt=0, le=1)
-    """What each clip counts at least, where 1 is the most. 1: all count the same."""
+    """The smallest weight of a clip, where 1 is the largest. 1: all clips count the same."""
 
 
 class PredictorSpec(Section):
     """Classify the videos of the catalog with a trained model."""
 
     model: Uri
-    """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it then has those of the
-    model, and others are refused."""
+    """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: they come from the model, and
+    other values are refused."""
     segments: bool = False
     """Also write where in each video its classes are seen (`segments.parquet`). `sampling.every_s` sets the resolution:
-    the distance between clips has to be shorter than the shortest action."""
+    the distance between clips must be shorter than the shortest action."""
     highlight: HighlightSpec | None = None
-    """Let the clips in which something is seen count more in the score of their video, as in `{weight: contrast}`;
-    null: all count the same. See docs/segments.md."""
+    """Give clips in which something is seen more weight in the score of their video, as in `{weight: contrast}`; null:
+    all count the same. See docs/segments.md."""
 
 
 class ConsumerSpec(Section):
-    """A loop of the user's own that takes a stream (`essp.Loader`)."""
+    """A loop of the user's own that reads a stream (`essp.Loader`)."""
 
     stream: str
-    """The stream to take, one of `streams`."""
+    """The stream to read, one of `streams`."""
     batch_size: int = Field(32, ge=1, le=65_536)
-    """Clips that the loop takes together."""
+    """Clips that the loop takes at a time."""
 
 
 class LimitsSpec(Section):
-    """Bounds on memory and on the damage that bad input can do."""
+    """Bounds on memory and on the damage from bad input."""
 
     budget: ByteSize = 256 * 2**20
-    """Bytes of clips and features that may be outstanding at once, all workers together."""
+    """Bytes of clips and features that may be outstanding at once, over all workers."""
     lag: float = Field(0.75, gt=0, le=1)
-    """A trainer becomes a straggler when the budget is used up and it is behind the fastest trainer by more than this
-    share of the outstanding clips. Its clips are released, and decoded again for it later. Half of the budget is for
-    stragglers, in equal shares for all trainers but one; each share has to hold two batches."""
+    """A trainer becomes a straggler when the budget is used up and the trainer is behind the fastest one by more than
+    this share of the outstanding clips. Its clips are released, and decoded again for it later. Half of the budget is
+    for stragglers, in equal shares for all trainers but one; each share must hold two batches."""
     coupled: bool = False
-    """True: all trainers keep in step with the slowest one, as far as `lead` says, and no clip is decoded twice because
-    of a straggler. False suits a cluster, where a slow trainer on its own machine should not hold up the others and
-    decoders can be added. `essp init` writes true, because decoding again slows every trainer that shares its cores
-    with the decoders."""
+    """True: all trainers keep pace with the slowest one, within `lead`, and no clip is decoded twice because of a
+    straggler. False suits a cluster, where a slow trainer on its own machine should not delay the others and decoders
+    can be added. `essp init` writes true, because decoding again slows every trainer that shares its cores with the
+    decoders."""
     lead: int = Field(1, ge=1, le=MOST_EPOCHS)
-    """How many passes (training epochs, each with its validation) a trainer may be ahead of the slowest one, where all
-    keep in step. It then waits, and the status of the job says for whom, even if the budget would hold more clips."""
+    """How many passes (training epochs, each with its validation) a trainer may be ahead of the slowest one, if all
+    keep pace. A trainer at this limit waits, and the job's status says for whom, even if the budget has room for more
+    clips."""
     replacements: int = Field(5, ge=0, le=1000)
-    """Other videos to try in place of one that cannot be decoded, before its index is skipped."""
+    """Other videos to try instead of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
-    """The job fails if more than this share of its seeds cannot be decoded."""
+    """The job fails if more than this share of its clips cannot be decoded."""
     ttl_s: int = Field(3600, ge=1, le=30 * 24 * 3600)
-    """Seconds until a cache key expires whose consumers never ack."""
+    """Seconds until a cache key expires if its consumers never acknowledge it."""
     strict: bool = True
     """True: any sign of damage fails a clip. False: take the frames that FFmpeg can decode."""
 
@@ -204,47 +205,47 @@ class JobSpec(Section):
     """A job. Exactly one of `trainers`, `predictor` and `consumers` is given."""
 
     name: Name
-    """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
+    """Identifies the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
     output: Uri
-    """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path. A folder of its
-    own, in which no other job writes, and no videos lie; see docs/outputs.md."""
+    """URI of the folder for checkpoints, model and report; in a job file also a path. No other job may write to this
+    folder, and it must not contain videos; see docs/outputs.md."""
     data: DataSpec = DataSpec()
-    """The videos, or records."""
+    """The videos or records."""
     clip: ClipSpec = ClipSpec()
-    """Frames of a clip and their size."""
+    """The frames of a clip and their size."""
     sampling: SamplingSpec = SamplingSpec()
     """Which clips of the videos, in which order."""
     streams: dict[Name, StreamSpec] = Field({"rgb": StreamSpec()}, min_length=1, max_length=MOST_STREAMS)
     """The inputs of the models, by name."""
     trainers: dict[Name, TrainerSpec] = Field({})
-    """The models to train, by name. A job may be given more at any time, as with `epochs`."""
+    """The models to train, by name. More can be added at any time, as with `epochs`."""
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
-    """Training epochs, each followed by a validation phase. A job may be given more at any time: while it runs
-    (`essp job set NAME epochs=30`), and when it has ended (here, or `essp run --epochs`), as it goes on from its last
-    checkpoint."""
+    """Training epochs, each followed by a validation phase. More can be added at any time: while the job runs (`essp
+    job set NAME epochs=30`), and after it has ended (here, or with `essp run --epochs`), because it continues from its
+    last checkpoint."""
     aggregation: AggregationSpec = AggregationSpec()
     """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None
     """Predict with a trained model instead of training."""
     consumers: dict[Name, ConsumerSpec] = Field({})
-    """Loops of your own in place of trainers, by name."""
+    """Loops of your own instead of trainers, by name."""
     limits: LimitsSpec = LimitsSpec()
     """Bounds on memory, retries and failures."""
     priority: int = Field(0, ge=-1000, le=1000)
-    """Where jobs have to wait for each other, those of a team with a higher priority go first, and take the place of
-    those with a lower one. See docs/queue.md."""
+    """If jobs must wait for each other, a team's jobs with a higher priority run first and preempt those with a lower
+    one. See docs/queue.md."""
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_records(cls, job: Any) -> Any:
-        """A record is a clip of one frame, and a loop over records shows each once an epoch."""
+        """Defaults for records: a record is a clip of one frame, and a loop over records shows each once per epoch."""
         if not isinstance(job, dict) or not _value(job.get("data"), "records"):
             return job
         sampling = _completed(job.get("sampling", {}), {"clips_per_video": 1})
         if _value(sampling, "kind") is None and _value(sampling, "locality") is None:
             sampling = _completed(sampling, {"kind": "exhaustive", "clips_per_visit": 1})
         found = {**job, "sampling": sampling}
-        if job.get("predictor") is None or "clip" in job:  # a prediction has the clips of its model
+        if job.get("predictor") is None or "clip" in job:  # a prediction uses the clips of its model
             found["clip"] = _completed(job.get("clip", {}), {"frames": 1})
         return found
 
@@ -390,7 +391,7 @@ class JobSpec(Section):
         return self
 
     def _check_readers(self) -> None:
-        """The ledger has one bit for each reader of a clip, in a number of 64."""
+        """Check the number of readers: the ledger has one bit per reader of a clip, in a 64-bit number."""
         consumers = self.readers()
         extracted = {stream for stream in consumers.values() if self.streams[stream].feature != "rgb"}
         if len(consumers) + len(extracted) > MOST_READERS:
@@ -405,11 +406,11 @@ class JobSpec(Section):
 
     @property
     def sweeps(self) -> dict[str, tuple[str, ...]]:
-        """Sweep -> the trainers that it has become."""
+        """Sweep -> the trainers it was expanded to."""
         return sweeps_of(self.trainers)
 
     def readers(self) -> dict[str, str]:
-        """The consumers that ack clips and features: consumer id -> stream."""
+        """The consumers that acknowledge clips and features: consumer id -> stream."""
         if self.predictor is not None:
             return {ids.predictor_consumer(stream): stream for stream in self.streams}
         if self.consumers:
@@ -418,14 +419,14 @@ class JobSpec(Section):
 
 
 def _value(section: Any, name: str) -> Any:
-    """What a section gives for a field; None: it does not."""
+    """The value that a section gives for a field, or None."""
     if isinstance(section, BaseModel):
         return getattr(section, name, None) if name in section.model_fields_set else None
     return section.get(name) if isinstance(section, dict) else None
 
 
 def _completed(section: Any, defaults: dict[str, Any]) -> Any:
-    """The section with these values where it gives none."""
+    """The section with these values for the fields that it does not give."""
     if isinstance(section, BaseModel):
         missing = {name: value for name, value in defaults.items() if name not in section.model_fields_set}
         return section.model_copy(update=missing)
@@ -433,7 +434,7 @@ def _completed(section: Any, defaults: dict[str, Any]) -> Any:
 
 
 def parse_spec(text: str, where: str = "job") -> JobSpec:
-    """A job from YAML or JSON text. Raises `ConfigError`, one line for each field that is wrong."""
+    """Parse a job from YAML or JSON text. Raises `ConfigError`, with one line for each wrong field."""
     document = read_yaml(text, where)
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one", code="type")
@@ -445,7 +446,7 @@ def parse_spec(text: str, where: str = "job") -> JobSpec:
 
 
 def stored_spec(text: str, where: str) -> JobSpec:
-    """A job that ESSP itself wrote. An earlier version may have written it, so unknown fields are ignored.
+    """Parse a job that ESSP itself wrote. It may be from another version, so unknown fields are ignored.
 
     Raises `ConfigError` if this version cannot read it.
     """

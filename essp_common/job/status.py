@@ -1,6 +1,6 @@
-"""The status of a job for people: the same in the API, the terminal view, `--json` and the event stream.
+"""The status of a job for users: the same in the API, the terminal view, `--json` and the event stream.
 
-Plain data (JSON in the API, under these names). It is for reading only: no part of ESSP decides by it.
+Plain data (JSON in the API, under these names). It is only for display: no part of ESSP makes decisions by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from essp_common.validation import unreadable
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict"]
 JobKind = Literal["train", "predict", "feed"]
-"""`feed`: loops of the user's own take its clips."""
+"""`feed`: the user's own loops consume its clips."""
 PURPOSES: dict[int, PurposeName] = {
     TRAIN: "train",
     VALIDATION: "validation",
@@ -41,12 +41,12 @@ class JobState(StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """Its trainers have work, or will have work again."""
+        """Whether its trainers have work, or will have work again."""
         return self in (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
 
     @property
     def ended(self) -> bool:
-        """Nothing more happens in this state unless the job is started again."""
+        """Whether nothing more happens in this state unless the job is started again."""
         return self in _ENDED
 
 
@@ -58,7 +58,7 @@ class _Model(BaseModel):
 
 
 def phase_title(purpose: str, epoch: int) -> str:
-    """`train, epoch 3`: what people read, who count from one. Phases that happen once have no number."""
+    """A title for users, who count from one: `train, epoch 3`. Phases that happen once have no number."""
     return f"{purpose}, epoch {epoch + 1}" if purpose in ("train", "validation") else purpose
 
 
@@ -67,33 +67,33 @@ class PhaseStatus(_Model):
 
     purpose: PurposeName
     epoch: int
-    """Counted from 0, as everywhere in JSON; people read `phase_title`."""
+    """Counted from 0, as everywhere in JSON; users see `phase_title`."""
     clips: int
-    """How many it has."""
+    """The number of clips of the phase."""
     issued: int
     done: dict[str, int]
-    """Consumer (`trainer.rgb`, `predictor.flow`) -> clips it is done with, skipped ones included."""
+    """Consumer (`trainer.rgb`, `predictor.flow`) -> clips that it has processed, including skipped ones."""
     skipped: int
-    """Indices without a clip: their videos could not be decoded and nothing could take their place."""
+    """Indices without a clip: their videos could not be decoded and could not be replaced."""
 
     @property
     def finished(self) -> bool:
-        """Every consumer is done with every clip."""
+        """Whether every consumer has processed every clip."""
         return all(done >= self.clips for done in self.done.values())
 
 
 class ProgressStatus(_Model):
-    """How far the job is, over all phases and consumers."""
+    """Progress of the job, over all phases and consumers."""
 
     done: int
     total: int
     clips_per_s: float
-    """Clips that all consumers are done with, over the last minute."""
+    """Clips per second processed by all consumers, over the last minute."""
     eta_s: float | None
-    """Null: not known yet, paused or ended; also while a trainer learns between two phases (`fit`), and when all clips
-    are done: no clip tells how long that takes."""
+    """Seconds left. Null if not yet known, paused or ended; also while a trainer learns between two phases (`fit`) and
+    when all clips are done, because clips do not measure how long that takes."""
     current: int
-    """Number of the phase (in `phases`) that the slowest consumer is at; the number of phases when all are over."""
+    """Index in `phases` of the phase that the slowest consumer is in; the number of phases when all are over."""
 
 
 class CreditStatus(_Model):
@@ -103,11 +103,11 @@ class CreditStatus(_Model):
     outstanding_bytes: int
     outstanding_clips: int
     waiting: bool
-    """More could be issued if there were credit: consumers are the bottleneck."""
+    """Credit is used up although more clips could be issued: consumers are the bottleneck."""
 
 
 class CacheStatus(_Model):
-    """The frame cache, of all jobs."""
+    """The frame cache, shared by all jobs."""
 
     used_bytes: int
     limit_bytes: int
@@ -117,7 +117,7 @@ class CacheStatus(_Model):
 
 
 class PoolStatus(_Model):
-    """The workers of one kind, by their messages of the last seconds."""
+    """The workers of one kind, according to their messages of the last seconds."""
 
     name: str
     """`decoder`, `extractor.<feature>`."""
@@ -126,13 +126,13 @@ class PoolStatus(_Model):
     """Clips finished for this job."""
     clips_per_s: float
     seconds_per_clip: float | None
-    """Work of one lane for one clip, average of the last seconds."""
+    """Work of one lane for one clip, averaged over the last seconds."""
     queue: int
-    """Clips that wait to be made, or are being made."""
+    """Clips that are waiting to be made or being made."""
 
 
 class PhaseReport(_Model):
-    """What came out of a phase of one trainer."""
+    """The results of a phase of one trainer."""
 
     purpose: PurposeName
     epoch: int
@@ -140,29 +140,29 @@ class PhaseReport(_Model):
 
 
 class StopStatus(_Model):
-    """That a trainer has stopped before the last epoch."""
+    """Says that a trainer has stopped before the last epoch."""
 
     epoch: int
-    """The last one that it has trained, counted from 0."""
+    """The last epoch that it has trained, counted from 0."""
     best: int
-    """The best one, whose weights it ends with."""
+    """The best epoch, whose weights are the final ones."""
     words: str
-    """A sentence without its subject, for people."""
+    """A sentence without its subject, for users."""
 
 
 class FitStatus(_Model):
-    """What a trainer learns of all clips of a phase, now that they have come; live."""
+    """What a trainer is learning from all clips of a phase after they have arrived; live."""
 
     what: str
-    """As in `a mixture of Gaussians`."""
+    """The thing being fitted, as in `a mixture of Gaussians`."""
     done: int
-    """Steps that are done."""
+    """Steps done."""
     most: int
-    """Steps that there may be; it may be over earlier."""
+    """The largest number of steps; the fit may end earlier."""
     left_s: float | None
     """Seconds left at most; null: not known."""
     words: str
-    """A sentence without its subject, for people."""
+    """A sentence without its subject, for users."""
 
 
 class TrainerStatus(_Model):
@@ -172,14 +172,14 @@ class TrainerStatus(_Model):
     stream: str
     model: str
     purpose: PurposeName | None
-    """What it is at; null before its first report."""
+    """Its current phase; null before its first report."""
     epoch: int
     clips_done: int
-    """Clips of that phase that are done."""
+    """Clips of that phase that it has processed."""
     loss: float | None
     top1: float | None
     data_wait_ratio: float | None
-    """Share of the time it waited for clips; null while the job waits."""
+    """Share of its time spent waiting for clips; null while the job waits."""
     clips_per_s: float | None
     """Null while the job waits."""
     queue: int | None
@@ -187,15 +187,15 @@ class TrainerStatus(_Model):
     waits_for: str | None = None
     """The slowest trainer, if this one waits because it is `limits.lead` passes ahead of it."""
     fit: FitStatus | None = None
-    """What it learns between two phases, as encoders of descriptors and probes do."""
+    """What it is learning between two phases, as encoders of descriptors and probes do."""
     reports: tuple[PhaseReport, ...]
     """All phases so far, in order."""
     checkpoint: str | None
     """URI of its newest checkpoint."""
     final: bool
-    """It is done."""
+    """Whether it is done."""
     stopped: StopStatus | None = None
-    """It has stopped before the last epoch (`trainers.NAME.stop`)."""
+    """Set if it has stopped before the last epoch (`trainers.NAME.stop`)."""
 
 
 class FailureExample(_Model):
@@ -213,35 +213,35 @@ class FailureStatus(_Model):
     kind: str
     count: int
     examples: tuple[FailureExample, ...]
-    """The first few, of different videos."""
+    """The first few, from different videos."""
 
 
 class CountStatus(_Model):
-    """The ledger in figures. `issued` counts every seed published, first time or again."""
+    """The counters of the ledger. `issued` counts every clip published, whether for the first time or again."""
 
     issued: int
     decoded: int
     extracted: int
     delivered: int
-    """Streams of clips that are ready for their consumers."""
+    """Streams of clips that were ready for their consumers."""
     failed: int
     """Attempts that ended in a failure other than `lost`; each has a dead letter."""
     replaced: int
     skipped: int
     lost: int
-    """Clips whose bytes were gone when they were wanted."""
+    """Clips whose bytes were gone when they were needed."""
     reissued: int
-    """Seeds published again: bytes lost, or no report for long."""
+    """Clips published again, because their bytes were lost or no report came for a long time."""
     released: int
-    """Clips freed on behalf of trainers that lag."""
+    """Clips freed because a trainer lagged."""
     redecoded: int
-    """Clips issued once more for a trainer that lagged."""
+    """Clips issued again for a trainer that lagged."""
     duplicates: int = 0
-    """Reports that repeated what was known; they are not counted twice."""
+    """Reports that repeated known facts; they are not counted twice."""
 
 
 class ResultStatus(_Model):
-    """What the job made."""
+    """The result of the job."""
 
     uri: str
     metrics: dict[str, float]
@@ -252,22 +252,22 @@ class BottleneckStatus(_Model):
 
     part: str
     """A pool (`decoder`, `extractor.<feature>`), a trainer (`trainer.<name>`), `consumers` of a job without trainers,
-    `cache`, or `budget`; empty: none of these."""
+    `cache`, or `budget`; empty if it is something else."""
     words: str
-    """One sentence, for people."""
+    """One sentence, for users."""
 
 
 class QueueStatus(_Model):
-    """The place of a job that waits for others."""
+    """The queue position of a job that waits for others."""
 
     position: int
-    """Place in the queue, from 1 on; the next job to run has 1."""
+    """Position in the queue, counted from 1; the next job to run has 1."""
     reason: str
     """Why it does not run yet: a sentence without its end."""
 
 
 class PlaceStatus(_Model):
-    """Before a clip of a training epoch."""
+    """A place in the training: before a clip of an epoch."""
 
     epoch: int
     """Counted from 0."""
@@ -275,68 +275,69 @@ class PlaceStatus(_Model):
 
 
 class ChangeStatus(_Model):
-    """What people changed of a job while it ran."""
+    """A change that a user made while the job ran."""
 
     number: int
-    """From 1 on."""
+    """Counted from 1."""
     time: datetime
     fields: dict[str, Any]
-    """Dotted field of the job -> its value."""
+    """Dotted field of the job -> its new value."""
     before: dict[str, Any]
-    """Dotted field -> its value until then."""
+    """Dotted field -> its value before the change."""
     places: dict[str, PlaceStatus]
-    """Trainer -> from where on it trains with it; one that is not here has not said so yet, or is not concerned."""
+    """Trainer -> the place from which it trains with the change. Trainers that have not reported it yet, or are not
+    affected, are missing."""
 
 
 class JobStatus(_Model):
-    """All there is to know of a job."""
+    """Everything there is to know about a job."""
 
     name: str
     kind: JobKind
     state: JobState
     reason: str
-    """Why it failed or was stopped, that it gets more epochs or trainers now, or which of its workers do not stay up;
+    """Why it failed or was stopped, that it is getting more epochs or trainers, or which of its workers do not stay up;
     otherwise empty."""
     output: str
     created: datetime
     ended: datetime | None
     elapsed_s: float
-    """Since it was (last) started, without pauses."""
+    """Seconds since it was last started, without pauses."""
     progress: ProgressStatus
     phases: tuple[PhaseStatus, ...]
     credits: CreditStatus
     cache: CacheStatus | None
     streams: dict[str, str]
-    """Stream -> the feature that it is."""
+    """Stream -> its feature."""
     backlog: dict[str, int]
-    """`decoder` or stream -> clips that wait to be made, or are being made."""
+    """`decoder` or stream -> clips that are waiting to be made or being made."""
     pools: tuple[PoolStatus, ...]
     trainers: tuple[TrainerStatus, ...]
     counts: CountStatus
     failures: tuple[FailureStatus, ...]
     result: ResultStatus | None
     last_event: int
-    """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there. 0: this master has none."""
+    """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there. 0: this master has no events."""
     first_event: int = 0
-    """Id of the first event of this master; if the log begins later, those before are not held any more."""
+    """Id of this master's first event; if the log begins later, earlier events are no longer stored."""
     bottleneck: BottleneckStatus | None = None
-    """What limits the rate; null: it does not run, or nothing is known yet."""
+    """What limits the rate; null if the job does not run or nothing is known yet."""
     team: str = ""
-    """Whose it is, by the token with which it was started."""
+    """The team that owns it, according to the token with which it was started."""
     priority: int | None = None
     """Priority in the queue; null: this master has no queue."""
     queue: QueueStatus | None = None
-    """Its place in the queue; null: it does not wait for other jobs."""
+    """Its position in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
-    """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
+    """The pools that have no running worker yet, while the job waits for one of each before it begins."""
     changes: tuple[ChangeStatus, ...] = ()
-    """What people have changed of it while it ran, in order."""
+    """The changes that users made while it ran, in order."""
     unit: Literal["video", "record"] = "video"
-    """What its data are."""
+    """The kind of its data."""
 
 
 def stored_status(text: str, where: str) -> JobStatus:
-    """A status as a history has it. Raises `ConfigError` if this version cannot read it."""
+    """Parse a status from a history. Raises `ConfigError` if this version cannot read it."""
     try:
         return JobStatus.model_validate_json(text)
     except ValidationError as error:
@@ -360,24 +361,24 @@ class JobSummary(_Model):
     priority: int | None
     """Priority in the queue; null: this master has no queue."""
     queue: QueueStatus | None
-    """Its place in the queue; null: it does not wait for other jobs."""
+    """Its position in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
-    """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
+    """The pools that have no running worker yet, while the job waits for one of each before it begins."""
 
     @property
     def why(self) -> str:
-        """Why it waits, has failed or was stopped; empty: there is nothing to say."""
+        """Why it waits, has failed or was stopped; empty if there is no reason to give."""
         if self.awaits:
             return f"it waits for a worker of {', '.join(self.awaits)}"
         return self.queue.reason if self.queue else self.reason
 
 
 class CurvePoint(_Model):
-    """What a trainer said while it trained."""
+    """Figures that a trainer reported during an epoch."""
 
     epoch: int
     clips_done: int
-    """Clips of that epoch that are done."""
+    """Clips of that epoch processed so far."""
     loss: float
     """Mean over the epoch so far."""
     top1: float
@@ -385,11 +386,11 @@ class CurvePoint(_Model):
 
 
 class TrainerCurve(_Model):
-    """The course of one training within its epochs, since this master has had the job."""
+    """The course of one training within its epochs, since this master has run the job."""
 
     trainer: str
     points: tuple[CurvePoint, ...]
-    """At most 512, in order and evenly thinned out; the figures of whole phases are in `TrainerStatus.reports`."""
+    """At most 512, in order, thinned out evenly; the figures of whole phases are in `TrainerStatus.reports`."""
 
 
 class StreamPreview(_Model):
@@ -400,36 +401,36 @@ class StreamPreview(_Model):
     purpose: PurposeName
     epoch: int
     index: int
-    """The clip's place in its phase."""
+    """Index of the clip in its phase."""
     video: str
     class_name: str
-    """Empty: the video has no label."""
+    """Empty if the video has no label."""
     first_frame: int
     """First frame of the clip, in the video."""
     height: int
-    """Of a picture as consumers get it, px."""
+    """Height in pixels of a picture as consumers get it."""
     width: int
-    """Of a picture as consumers get it, px."""
+    """Width in pixels of a picture as consumers get it."""
     pictures: int
-    """How many pictures of the clip the stream's consumers get."""
+    """Number of pictures of the clip that the stream's consumers get."""
     shown: int
-    """How many of them are here, evenly spaced."""
+    """Number of pictures included here, evenly spaced."""
     caption: str = ""
-    """How to read them: what colours mean. Empty: they are frames."""
+    """How to read them, such as the meaning of colours. Empty: they are ordinary frames."""
     jpeg: str
-    """The shown ones side by side, in order, as a JPEG in base64; large ones are made smaller."""
+    """The included pictures side by side, in order, as a base64 JPEG; large ones are scaled down."""
 
 
 class JobEvent(_Model):
     """Something that happened to a job."""
 
     id: int
-    """Ascending within the job, also after another master has taken over."""
+    """Ascending within the job, even after another master has taken over."""
     time: datetime
     kind: Literal[
         "state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "change", "finished"
     ]
     message: str
-    """One line, for people."""
+    """One line, for users."""
     data: dict[str, Any]
-    """The same in fields."""
+    """The same information as fields."""

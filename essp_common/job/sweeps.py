@@ -1,11 +1,11 @@
-"""A sweep: one trainer of a job file that stands for several, each with other settings.
+"""A sweep: one trainer of a job file that is expanded into several, each with other settings.
 
-It is expanded while the job is parsed, before anything looks at its trainers, so the master, `essp validate` and
-`essp run` see the same ones, and the expanded job is what is stored. Each member keeps, in its own `sweep`, the values
-that it has, in lists of one: expanding it again changes nothing. What is stored does not name sweeps, so those trainers
-are of one (`sweeps_of`) that are numbered as its members are and differ in what was swept alone.
+It is expanded while the job is parsed, before any code reads the trainers. So the master, `essp validate` and `essp
+run` see the same trainers, and the expanded job is stored. Each member keeps its own values in its `sweep`, as lists of
+one; expanding it again changes nothing. The stored job does not name sweeps: trainers belong to the same sweep
+(`sweeps_of`) if they are numbered like its members and differ only in the swept fields.
 
-Fields that cannot be swept, values that are no lists and grids that are too large raise `ValueError`, which names the
+Fields that cannot be swept, values that are not lists, and grids that are too large raise `ValueError`, which names the
 trainer.
 """
 
@@ -32,10 +32,10 @@ _FIXED = {
 
 
 def expanded(trainers: Mapping[Any, Any], kind: type[BaseModel], seed: int, most: int) -> dict[Any, Any]:
-    """The trainers, as in a document, with a trainer for each combination of values in place of each sweep.
+    """The trainers of a document, with each sweep replaced by one trainer for each combination of its values.
 
-    `kind`: the model that trainers are validated with. `seed`: that of the first member of a sweep which says nothing
-    of seeds; the next ones count up from it. `most`: trainers that a job may have.
+    `kind`: the model that validates trainers. `seed`: the seed of the first member of a sweep that does not set one;
+    the next members count up from it. `most`: the largest number of trainers in a job.
     """
     found: dict[Any, Any] = {}
     for name, trainer in trainers.items():
@@ -53,9 +53,9 @@ def expanded(trainers: Mapping[Any, Any], kind: type[BaseModel], seed: int, most
 
 
 def sweeps_of(trainers: Mapping[str, TrainerSpec]) -> dict[str, tuple[str, ...]]:
-    """Name of each sweep, as in the job file -> its members, of expanded trainers.
+    """Name of each sweep, as in the job file -> its members, among expanded trainers.
 
-    A sweep of one value has one member, which has its name.
+    A sweep with a single value has one member, which has the name of the sweep.
     """
     alike: dict[tuple[str, str], list[str]] = {}
     for name, trainer in trainers.items():
@@ -68,19 +68,20 @@ def sweeps_of(trainers: Mapping[str, TrainerSpec]) -> dict[str, tuple[str, ...]]
 
 
 def _unswept_settings(trainer: TrainerSpec) -> str:
-    """All that the members of a sweep have in common: not their seeds, nor what people may change of each alone."""
+    """The settings that all members of a sweep share: without their seeds, and without what users may change for each
+    one."""
     settings = trainer.model_dump(mode="json", exclude={"seed": True, "sweep": True, "optimizer": set(RATE)})
     for field in trainer.sweep:
         *sections, last = field.split(".")
         inner = settings
         for section in sections:
-            inner = inner.get(section) or {}  # one that may be null can also be swept as a whole
+            inner = inner.get(section) or {}  # a section that may be null can also be swept as a whole
         inner.pop(last, None)
     return json.dumps([sorted(trainer.sweep), settings], sort_keys=True)
 
 
 def words(sweep: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
-    """Field -> the value that a member has, as text."""
+    """Field -> the value of a member, as text."""
     return {
         field: values[0] if isinstance(values[0], str) else json.dumps(values[0]) for field, values in sweep.items()
     }
@@ -115,7 +116,7 @@ def _members(
 
 
 def _unswept(field: Any, kind: type[BaseModel]) -> str:
-    """Why a field cannot be swept; empty: it can."""
+    """Why a field cannot be swept; empty if it can."""
     if field in _FIXED:
         return _FIXED[field]
     head, _, rest = str(field).partition(".")
@@ -125,7 +126,7 @@ def _unswept(field: Any, kind: type[BaseModel]) -> str:
     section = next((part for part in get_args(inner) or (inner,) if _is_section(part)), None)
     if rest:
         return f"{head} has no fields" if section is None else _unswept(rest, section)
-    if section is inner:  # one that may be null can also be tried as a whole
+    if section is inner:  # a section that may be null can also be swept as a whole
         return f"{head} is a section; name a field of it, as in {head}.NAME"
     return ""
 
@@ -135,7 +136,7 @@ def _is_section(part: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def _unlisted(values: Any) -> str:
-    """Why values cannot be tried; empty: they can."""
+    """Why a list of values cannot be tried; empty if it can."""
     if not isinstance(values, list | tuple) or not values:
         return "must be a list of values to try, as in [0.1, 0.03]"
     twice = [value for number, value in enumerate(values) if value in values[:number]]

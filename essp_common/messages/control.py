@@ -1,11 +1,11 @@
-"""Every process follows the master's commands for each job: the latest one in `essp.control` counts.
+"""Gives every process the master's commands for each job: the latest one in `essp.control` counts.
 
-Each process reads the whole topic, from its beginning and without a group, so a process that starts late knows as much
-as one that was there from the start. The topic is small. Every command carries the job's snapshot, so only the latest
-command of a job counts. Of two masters the one with the higher fence wins: a command with a lower fence than the
-latest one of its job is ignored. If the bus does not answer, the feed keeps what it knows and polls again until
-`close`. Thousands of jobs may have ended, and a message takes many times its size once it is parsed: commands that
-ended a job are kept packed.
+Each process reads the whole topic from its beginning, without a group, so a process that starts late knows as much as
+one that was there from the start. The topic is small. Every command carries the job's snapshot, so only the latest
+command of a job matters. Of two masters, the one with the higher fence wins: a command with a lower fence than the
+latest one of its job is ignored. If the bus does not answer, the feed keeps its state and polls again until `close`.
+Thousands of jobs may have ended, and a parsed message takes many times its size, so commands that ended a job are kept
+packed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Command: TypeAlias = Control.Command
 Listener = Callable[[Control], None]
 
 ENDED = frozenset({Control.STOP, Control.COMPLETE, Control.FAIL})
-"""Commands after which work of the job is useless. STOP may be followed by a START that resumes it."""
+"""Commands after which work of the job is useless. A STOP may be followed by a START that resumes the job."""
 
 _POLL_S = 0.2
 _POLL_RECORDS = 1000
 
 
 def run_of(control: Control) -> int:
-    """The run of the job that a command is about: the fence with which it began."""
+    """The run of the job that a command belongs to: the fence with which the run began."""
     return control.since or control.fence
 
 
 def ends_for_next(control: Control) -> bool:
-    """The run of a command is to end, since the job gets more epochs or trainers: those that it has save, and wait for
-    the next run."""
+    """Whether the command ends the run because the job gets more epochs or trainers: the present trainers save, and
+    wait for the next run."""
     return bool(control.next_spec_json) and control.command not in ENDED
 
 
@@ -50,54 +50,55 @@ class ControlFeed:
     """Knows the latest command of every job. Thread-safe."""
 
     def __init__(self, bus: Bus) -> None:
-        """Follow the topic in a thread of its own, until `close`."""
+        """Follow the topic in its own thread, until `close`."""
         self._latest: dict[str, Control] = {}
         self._ended: dict[str, bytes] = {}
         self._listeners: list[Listener] = []
         self._changed = threading.Condition()
-        self._dispatch = threading.RLock()  # one command at a time reaches the listeners, in order
+        self._dispatch = threading.RLock()  # serialises calls of the listeners, so that each gets the commands in order
         self._closing = threading.Event()
         self._subscription = bus.subscribe([topics.CONTROL], group=None)
         self._thread = lasting("essp-control", self._follow, self._closing)
         self._thread.start()
 
     def latest(self, job: str) -> Control | None:
-        """The last command of a job, or None while nothing is known of it."""
+        """The last command of a job, or None if no command is known yet."""
         with self._changed:
             return self._known(job)
 
     def state(self, job: str) -> Command:
-        """The last command of a job; `COMMAND_UNSPECIFIED` while nothing is known of it."""
+        """The last command of a job; `COMMAND_UNSPECIFIED` if no command is known yet."""
         control = self.latest(job)
         return Control.COMMAND_UNSPECIFIED if control is None else control.command
 
     def ended(self, job: str, fence: int = 0) -> bool:
-        """The job was stopped, is complete or has failed: what is still queued of it may be dropped.
+        """Whether the job was stopped, is complete or has failed: its queued work may be dropped.
 
-        `fence`: of the work at hand. Work with a higher one belongs to a later start of the job, of which this
-        process has not received yet.
+        `fence`: of the work in question. Work with a higher fence belongs to a later start of the job, whose command
+        has not arrived here yet.
         """
         control = self.latest(job)
         return control is not None and control.command in ENDED and fence <= control.fence
 
     def outdated(self, job: str, fence: int) -> bool:
-        """Work that was issued with this fence is no longer wanted: another master has the job, and issues its own."""
+        """Whether work issued with this fence is obsolete, because another master has taken over the job and issues its
+        own."""
         control = self.latest(job)
         return control is not None and fence < control.fence
 
     def of_earlier_run(self, job: str, fence: int) -> bool:
-        """What carries this fence (0: none) belongs to a run of the job before the present one."""
+        """Whether a message with this fence (0: none) belongs to an earlier run of the job than the present one."""
         control = self.latest(job)
         return control is not None and 0 < fence < run_of(control)
 
     def run_of(self, job: str, fence: int) -> int | None:
-        """The run of the job that is under way, by the fence with which it began, if that is known of this fence: what
-        carries it may be of a run before that. None: no command of so high a fence has come yet."""
+        """The current run of the job, by the fence with which it began. A message with this fence may belong to an
+        earlier run. None: no command with at least this fence has arrived yet."""
         control = self.latest(job)
         return run_of(control) if control is not None and fence <= control.fence else None
 
     def snapshot(self, job: str) -> JobSnapshot | None:
-        """What the job is, or None while nothing is known of it."""
+        """The snapshot of the job, or None if no command is known yet."""
         control = self.latest(job)
         return None if control is None else control.snapshot
 
@@ -107,8 +108,8 @@ class ControlFeed:
             return self._latest | {job: _unpacked(packed) for job, packed in self._ended.items()}
 
     def wait(self, job: str, timeout_s: float, commands: Collection[Command] = ()) -> Control | None:
-        """Wait until the job's last command is one of `commands` (none given: any). None when time is up or
-        the feed is closed."""
+        """Wait until the job's last command is one of `commands` (empty: any). Returns None on timeout or when the feed
+        is closed."""
 
         def arrived() -> bool:
             control = self._known(job)
@@ -120,23 +121,24 @@ class ControlFeed:
             return self._known(job)
 
     def on_change(self, listener: Listener) -> None:
-        """Call `listener` with the last command of every job known by now, then with each that arrives.
+        """Call `listener` with the last known command of every job, then with each new one.
 
-        Calls come one at a time. A listener must be quick and must not call `close`. Exceptions it raises are logged.
+        Calls do not overlap. A listener must be fast and must not call `close`. Exceptions that it raises are logged.
         """
         with self._dispatch:
+            # Under the lock, so that no command is missed or delivered twice between the replay and the registration.
             for control in self.jobs().values():
                 self._notify(listener, control)
             self._listeners.append(listener)
 
     def forget(self, listener: Listener) -> None:
-        """Call a listener of `on_change` no more."""
+        """Stop calling a listener of `on_change`."""
         with self._dispatch:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
     def close(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following the topic. Idempotent."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -148,7 +150,7 @@ class ControlFeed:
             self._accept(records)
 
     def _accept(self, records: Sequence[Record]) -> None:
-        """All records of a poll count at once, so that a late process does not act on a command that was superseded."""
+        """Apply all records of a poll before notifying, so that a late process does not act on a superseded command."""
         with self._dispatch:
             with self._changed:
                 news = [control for record in records if (control := self._news(record)) is not None]
@@ -158,7 +160,7 @@ class ControlFeed:
                     self._notify(listener, control)
 
     def _news(self, record: Record) -> Control | None:
-        """The command of a record, which is now the last one of its job; None where it is not."""
+        """The command of a record, if it is now the last one of its job; otherwise None."""
         try:
             control = parsed(Control, record)
         except BadMessage as error:

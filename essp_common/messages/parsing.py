@@ -1,8 +1,8 @@
-"""From a record of the bus to a message; and what becomes of records that are none.
+"""Parses bus records into messages, and handles invalid records.
 
-Anybody who may write to the bus can put anything on any topic. A record that is empty, of random bytes, or of numbers
-that no process of ESSP sends must cost nobody more than a line in the log. Pools send it to the dead letters
-(`worker/loop.py`); all others drop it. Either way it is counted: `essp_refused_records_total{topic}`.
+Anyone with write access to the bus can put anything on any topic. A record that is empty, contains random bytes, or
+numbers that no ESSP process sends, must not cost more than a log line. Pools send such records to the dead letters
+(`worker/loop.py`); all others drop them. In both cases they are counted: `essp_refused_records_total{topic}`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 MOST_FENCE = 10**10
-"""Fences are the numbers of a log whose keys have ten digits. A higher one comes from nobody, and would have everybody
-take the commands of the real master for outdated."""
+"""Fences are numbers of a log whose keys have ten digits. A higher one is never valid, and would make all processes
+treat the real master's commands as obsolete."""
 
 _OF_NO_JOB = ("heartbeat", "logs")
 _FENCED = (Progress, DecodeSeed, ClipReady, FeatureReady, Control)
 
 
 class BadMessage(PermanentError):
-    """A record that holds no message of ours."""
+    """A record that does not contain a valid message."""
 
 
 def parsed(kind: type[M], record: Record) -> M:
@@ -53,7 +53,7 @@ def parsed(kind: type[M], record: Record) -> M:
 
 
 def sound(progress: Progress) -> Progress:
-    """The message without what cannot be true: numbers that are none, reasons without end."""
+    """The message with impossible values removed: invalid numbers, overlong reasons."""
     match progress.WhichOneof("event"):
         case "made":
             if not 0 <= progress.made.seconds < math.inf:
@@ -76,7 +76,7 @@ def sound(progress: Progress) -> Progress:
 
 
 def refuse(who: str, record: Record, error: Exception) -> None:
-    """Drop a record: count it, and say why."""
+    """Drop a record: count it, and log the reason."""
     REFUSED.labels(record.topic).inc()
     log.warning("%s: a record is dropped: %s", who, shortened(str(error)))
 
@@ -86,9 +86,9 @@ def _where(record: Record) -> str:
 
 
 def _lacking(message: Message) -> str:
-    """What a message of this kind always has, and this one does not; empty: nothing."""
+    """The required part that this message lacks; empty if it is complete."""
     match message:
-        case Progress():  # most are, and each case takes time
+        case Progress():  # first, because most are, and each case takes time
             return "job" if not message.job and message.WhichOneof("event") not in _OF_NO_JOB else ""
         case DecodeSeed():
             return "job" if not message.job else "seeds" if not message.seeds else ""

@@ -1,4 +1,4 @@
-"""What is done with each clip of a job, as it rides along with every seed."""
+"""The processing of each clip of a job, which is part of every seed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
 
 
 def resize_of(clip: ClipSpec) -> Resize:
-    """The size and the colours of decoded frames, as the reader takes them."""
+    """The size and the pixel format of decoded frames, in the form that the reader uses."""
     resize = clip.resize
     return Resize(
         mode=_MODES[resize.mode],
@@ -50,7 +50,8 @@ def resize_of(clip: ClipSpec) -> Resize:
 
 
 def clip_consumers(recipe: Recipe) -> list[str]:
-    """Who reads a clip's frames: one extractor for each extracted stream, and the consumers of `rgb` themselves."""
+    """The consumers of a clip's frames: one extractor for each extracted stream, and the consumers of `rgb`
+    themselves."""
     consumers: list[str] = []
     for stream in recipe.streams:
         if stream.feature == "rgb":

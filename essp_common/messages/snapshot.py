@@ -1,8 +1,8 @@
-"""What a job is, as its commands carry it; and where the part lies that is too large for a message.
+"""The snapshot of a job, as its commands carry it, and the storage of snapshots that are too large for a message.
 
-A command carries the job's specification and, as a rule, its classes and phases. With many thousands of either the
-message would exceed what the bus takes. Then the master stores the whole snapshot in the job's output, under its fence,
-before it publishes the first command, and `Control.stored` names that output.
+A command carries the job's specification and, usually, its classes and phases. With many thousands of either, the
+message would exceed the limit of the bus. Then the master stores the whole snapshot in the job's output, under its
+fence, before it publishes the first command, and `Control.stored` names that output.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
 from essp_common.wiring import Stores
 
 MOST_SPEC_BYTES = MAX_MESSAGE_BYTES // 4
-"""Of a specification: every command carries it, and parts of it ride along with every seed."""
+"""The largest specification: every command carries it, and every seed carries parts of it."""
 _MOST_BYTES = MAX_MESSAGE_BYTES // 2
-"""Of a snapshot in a message."""
+"""The largest snapshot in a message."""
 _MOST_STORED_BYTES = 2**30
 
 
 def is_large(snapshot: JobSnapshot) -> bool:
-    """Whether a snapshot is stored, as it does not fit into a message."""
+    """Whether a snapshot must be stored because it does not fit into a message."""
     return snapshot.ByteSize() > _MOST_BYTES
 
 
 def store_if_large(output: ObjectStore, snapshot: JobSnapshot, fence: int) -> None:
-    """Store a snapshot that does not fit into a message, and remove those of runs long gone."""
+    """Store a snapshot that does not fit into a message, and remove snapshots of much older runs."""
     if not is_large(snapshot):
         return
     stored = NumberedLog(output, layout.SNAPSHOTS)
@@ -41,7 +41,7 @@ def store_if_large(output: ObjectStore, snapshot: JobSnapshot, fence: int) -> No
 
 
 def in_message(snapshot: JobSnapshot) -> JobSnapshot:
-    """What a message carries of a snapshot."""
+    """The part of a snapshot that a message carries."""
     if not is_large(snapshot):
         return snapshot
     part = JobSnapshot()

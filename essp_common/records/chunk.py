@@ -6,8 +6,8 @@
     then            the table: n entries of `ENTRY`
     then            the payload: the records' bytes, in the order of the table
 
-A record is an image as numbers (`RAW`: uint8, H x W x C) or as a file (`ENCODED`: JPEG, PNG or whatever it came as), of
-any size. Each has a CRC-32 of its own, so damage is found where it is and costs no more than that record.
+A record is an image as pixel values (`RAW`: uint8, H x W x C) or as a file (`ENCODED`: JPEG, PNG or any other format),
+of any size. Each has its own CRC-32, so damage is located precisely and costs only the affected records.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ENTRY = np.dtype(
         ("offset", "<u8"),  # in the file
         ("length", "<u4"),
         ("crc", "<u4"),  # CRC-32 of the record's bytes
-        ("label", "<i4"),  # position in the data set's classes; -1: none
-        ("height", "<u2"),  # in pixels; 0: to be read from the encoded image
+        ("label", "<i4"),  # index into the data set's classes; -1: no label
+        ("height", "<u2"),  # in pixels; 0: given by the encoded image
         ("width", "<u2"),
         ("channels", "u1"),
         ("encoding", "u1"),  # `Encoding`
@@ -38,29 +38,29 @@ ENTRY = np.dtype(
     ]
 )
 MOST_RECORDS = 1 << 24
-"""Of one file."""
+"""Maximum records of a file."""
 MOST_BYTES = (1 << 32) - 1
-"""Of one record."""
+"""Maximum bytes of a record."""
 MOST_SIDE, MOST_CHANNELS = (1 << 16) - 1, (1 << 8) - 1
-"""Of one image."""
+"""Maximum side and channels of an image."""
 
 
 class Encoding(IntEnum):
-    """What a record's bytes are."""
+    """The format of a record's bytes."""
 
     RAW = 0
     ENCODED = 1
 
 
 class DamagedChunk(PermanentError):
-    """A file of records whose header or table is not what was written."""
+    """A file of records whose header or table is damaged."""
 
     kind = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item, on its way into a data set."""
+    """One item to be added to a data set."""
 
     data: bytes
     label: int
@@ -71,7 +71,8 @@ class Record:
 
     @classmethod
     def of_image(cls, image: NDArray[np.uint8], label: int) -> Record:
-        """Of `(H, W)` or `(H, W, C)` numbers. Raises `ValueError` for anything else, and `BadFrames` for too many."""
+        """A record from `(H, W)` or `(H, W, C)` pixel values. Raises `ValueError` for anything else, and `BadFrames` if
+        it is too large."""
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
             raise ValueError(f"an image is (H, W) or (H, W, C) uint8, not {image.shape} {image.dtype}")
         height, width, channels = (*image.shape, 1)[:3]
@@ -98,7 +99,7 @@ def pack(records: list[Record], first_key: int) -> bytes:
 
 
 def table_bytes(header: bytes) -> int:
-    """How many bytes the table has that follows this header. Raises `DamagedChunk`."""
+    """The length in bytes of the table after this header. Raises `DamagedChunk`."""
     if len(header) < HEADER_BYTES or header[:8] != MAGIC:
         raise DamagedChunk("it does not begin like a file of records")
     count = int.from_bytes(header[8:12], "little")
@@ -110,7 +111,7 @@ def table_bytes(header: bytes) -> int:
 def read_table(header: bytes, table: bytes, file_bytes: int) -> NDArray[np.void]:
     """The table as an array of `ENTRY`. Raises `DamagedChunk`.
 
-    `file_bytes`: the length of the whole file; no entry of what is returned points beyond it.
+    `file_bytes`: the length of the whole file; no returned entry points beyond it.
     """
     if len(table) < table_bytes(header):
         raise DamagedChunk("it ends within its table")

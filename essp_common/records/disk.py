@@ -1,22 +1,22 @@
-"""Records on a disk of this machine, so that they are read from the object store once.
+"""Caches records on a disk of this machine, so that they are read from the object store only once.
 
-    <folder>/lock                        held while room is given out
-    <folder>/<data set>.records/users    held, shared, by each process that reads the data set
-    <folder>/<data set>.records/<hash>   of a file of records: a byte for each record, 1 if it is here; then its bytes
+    <folder>/lock                        held while space is assigned
+    <folder>/<data set>.records/users    locked, shared, by each process that reads the data set
+    <folder>/<data set>.records/<hash>   for a file of records: a byte for each record, 1 if it is here; then its bytes
 
-Whatever is read from the store stays here, gaps between wanted records included, so the first epoch costs no more than
-without this. A copy is named by the SHA-256 of its file, so that no other content can come under its name.
+Everything read from the store is kept, including gaps between wanted records, so the first epoch costs no more than
+without the cache. A copy is named by the SHA-256 of its file, so other content cannot appear under its name.
 
-**Bound.** Room is given out when a data set is opened, and not after that: to its files in their order, until the
-folder has `limit_bytes`. What has no room is read from the store in each epoch; nothing is pushed out by what comes
-later, so a set that is too large has its share all the time. Data sets that nobody reads make room for one that is
-opened, those that were opened longest ago first; so do files that the version which is opened does not name.
+**Bound.** Space is assigned only when a data set is opened: to its files in order, until the folder reaches
+`limit_bytes`. Files without space are read from the store in each epoch. Nothing is evicted by later reads, so a data
+set that is too large keeps its share. Opening a data set removes data sets that no process reads, least recently opened
+first, and files that the opened version does not name.
 
-**Sharing.** Any number of processes read and write the same copies: what they write is the same. A record is marked
+**Sharing.** Any number of processes read and write the same copies, and all write the same bytes. A record is marked
 after its bytes are written.
 
-**Damage.** Whoever reads a record compares its checksum (`reader.py`) and takes it from the store where it differs. So
-kills, power cuts and bad disks cost a request. A full disk, or one that fails, is said once, and reading goes on.
+**Damage.** The reader of a record compares its checksum (`reader.py`) and falls back to the store if it differs. So
+kills, power cuts and bad disks only cost a request. A full or failing disk is reported once, and reading continues.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[0-9a-f]{32}\.records")
 _COPY = re.compile(r"[0-9a-f]{64}")
-"""The name of a copy. What else lies here is somebody else's."""
+"""The name of a copy. Other files here are not ours."""
 _USERS = "users"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -56,21 +56,21 @@ class Room:
 
     folder: str
     limit_bytes: int
-    """Of all that is in the folder."""
+    """For the whole folder."""
 
 
 class Copy:
-    """What is here of one file of records."""
+    """The local copy of one file of records."""
 
     def __init__(self, disk: Disk, descriptor: int, records: int) -> None:
         self._disk = disk
         self._descriptor = descriptor
         self._records = records
         self.bound = os.fstat(descriptor).st_size - records
-        """So many of the file's bytes have room here."""
+        """The number of the file's bytes that have space here."""
 
     def has(self, numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these records are here, by their number in the file and where they end in it."""
+        """Which of these records are here, given their numbers in the file and their ends."""
         here = np.zeros(self._records, np.uint8)
         with self._disk.telling():
             found = os.pread(self._descriptor, self._records, 0)
@@ -79,7 +79,7 @@ class Copy:
         return present
 
     def read(self, begins: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
-        """Stretches of the file, which ascend, fewer bytes where the disk fails; nobody has checked them."""
+        """Ascending byte ranges of the file, unchecked; shorter if the disk fails."""
         found = local.read(self._descriptor, begins, ends, self._records)
         for _ in begins:
             data = b""
@@ -88,13 +88,14 @@ class Copy:
             yield data
 
     def keep(self, begin: int, data: memoryview, records: slice) -> None:
-        """Bytes of the file, and which records lie in them whole."""
+        """Keep bytes of the file, and mark the records that they fully contain."""
         if not self._disk.keeping:
             return
         with self._disk.telling():
             kept = data[: max(0, self.bound - begin)]
             if os.pwrite(self._descriptor, kept, self._records + begin) < len(kept):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Mark the records only after their bytes: other processes read them as soon as they are marked.
             os.pwrite(self._descriptor, bytes([1]) * (records.stop - records.start), records.start)
 
 
@@ -104,10 +105,10 @@ class Disk:
     def __init__(self, room: Room, where: str, files: Sequence[RecordFile]) -> None:
         """`where`: the URI of the data set. `files`: of its version.
 
-        Raises `ConfigError` for a folder that cannot be used.
+        Raises `ConfigError` for an unusable folder.
         """
         self.keeping = True
-        """What is read from the store is kept."""
+        """Whether data read from the store is still kept."""
         self._folder = Path(room.folder)
         self._limit_bytes = room.limit_bytes
         self._mine = self._folder / f"{hashlib.sha256(where.encode()).hexdigest()[:32]}.records"
@@ -124,7 +125,7 @@ class Disk:
 
     @contextmanager
     def copy(self, file: RecordFile) -> Iterator[Copy | None]:
-        """What is here of a file; None: it has no room."""
+        """The local copy of a file; None if it has no space."""
         descriptor = -1
         with self.telling(), suppress(FileNotFoundError):
             descriptor = os.open(self._mine / file.sha256, os.O_RDWR | os.O_CLOEXEC)
@@ -136,7 +137,7 @@ class Disk:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """An error of the disk is said, once, and nothing is kept after that."""
+        """Report a disk error, once, and stop keeping records."""
         try:
             yield
         except OSError as error:
@@ -166,7 +167,7 @@ class Disk:
             fcntl.flock(users, fcntl.LOCK_SH)
 
     def _give_room(self, files: Sequence[RecordFile], alone: bool) -> None:
-        """`alone`: nobody else reads this data set."""
+        """Assign space to the files. `alone`: no other process reads this data set."""
         wanted = {file.sha256: file.records + file.bytes for file in files}
         if alone:
             for name in _sizes(self._mine).keys() - wanted:
@@ -175,7 +176,7 @@ class Disk:
         others = self._bytes_of_others(self._limit_bytes - max(sum(wanted.values()), sum(here.values())))
         room = self._limit_bytes - others - sum(here.values())
         for file in reversed(files):
-            if alone and room < 0 and file.sha256 in here:  # the limit was higher
+            if alone and room < 0 and file.sha256 in here:  # the limit was higher before
                 (self._mine / file.sha256).unlink()
                 room += here.pop(file.sha256)
         for file in files:
@@ -187,7 +188,7 @@ class Disk:
                 room -= share - size
 
     def _bytes_of_others(self, wanted_bytes: int) -> int:
-        """What other data sets have, after those that nobody reads have made room until it is no more than wanted."""
+        """The bytes of other data sets, after unused ones were removed until at most `wanted_bytes` remain."""
         others = {
             path: sum(_sizes(path).values())
             for path in self._folder.iterdir()
@@ -201,7 +202,7 @@ class Disk:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Of the copies in it."""
+    """The sizes of the copies in a folder."""
     with os.scandir(folder) as entries:
         return {
             entry.name: entry.stat().st_size
@@ -211,7 +212,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _extend(path: Path, size: int) -> None:
-    """What is added is a hole: it takes no room yet."""
+    """Extend a file by a hole, which takes no space yet."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(descriptor, size)
@@ -230,7 +231,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock_alone(descriptor: int) -> bool:
-    """Whether nobody else has it locked; then it is locked."""
+    """Lock exclusively without waiting. Returns False if another process holds a lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,9 +1,10 @@
-"""Stretches of a file of this machine, in ascending order.
+"""Reads ascending byte ranges of a local file.
 
-Records are read one by one, without what lies between them: a read of what the system has in memory costs as little as
-copying a few kilobytes. Where they are far apart, the system is told of many of them ahead and asks the disk for them
-at once, which is what disks need to be fast; where they are close together, it reads ahead by itself. Measured on a
-virtual disk with 3 KiB records, nothing in memory: one in 64 took 20 to 24 us, and 160 to 258 us without being told.
+Records are read one by one, without the gaps between them: reading from the page cache costs as little as copying a few
+kilobytes. If they are far apart, the system is advised of many of them in advance and requests them from the disk at
+once, which disks need to be fast; if they are close together, its own read-ahead suffices. Measured on a virtual disk
+with 3 KiB records and a cold cache: reading one record in 64 took 20 to 24 us each, and 160 to 258 us without the
+advice.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 from collections.abc import Iterator, Sequence
 
 AHEAD, AHEAD_BYTES = 256, 8 * 2**20
-"""So many stretches the system is told of ahead, or so many bytes."""
+"""The system is advised of this many ranges, or this many bytes, in advance."""
 _FAR_BYTES = 32 * 1024
-"""From one stretch to the next, on average: beyond that, the system does not read ahead by itself."""
+"""Average distance between ranges beyond which the system's own read-ahead does not help."""
 
 
 def read(descriptor: int, begins: Sequence[int], ends: Sequence[int], offset: int = 0) -> Iterator[bytes]:
-    """The bytes of each stretch, which ascend, fewer at the end of the file; in it they begin `offset` later."""
+    """The bytes of each range, in ascending order, shorter at the end of the file; ranges are shifted by `offset` in
+    the file."""
     far = bool(begins) and ends[-1] - begins[0] > _FAR_BYTES * len(begins)
     told = told_bytes = 0
     for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):

@@ -1,9 +1,8 @@
-"""What people call records: the files that they were made from, named beside each file of records.
+"""Display names of records: the files that they were made from, stored next to each file of records.
 
-    <folder>/records/<name>.names        a JSON list: a name for each record of records/<name>.records, in their order
+    <folder>/records/<name>.names        a JSON list: a name for each record of records/<name>.records, in order
 
-They are for people alone: a data set without them, or with damaged ones, is whole. Reports and predictions name records
-by them.
+They are only for display: a data set with missing or damaged names is still intact. Reports and predictions use them.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from essp_common.records.versions import DataSet, RecordFile, Version
 from essp_common.wiring import Stores
 
 _FILES = 64
-"""Whose names are in memory together."""
+"""The number of files whose names are kept in memory."""
 
 
 def names_bytes(names: Sequence[str]) -> bytes:
-    """As they are written."""
+    """Names in their stored form."""
     return json.dumps(names, ensure_ascii=False).encode()
 
 
 class RecordNames:
-    """The names of the records of one version. Each file of them is read when the first of its names is asked for."""
+    """The names of the records of one version. Each file of names is read on first access."""
 
     def __init__(self, data_set: DataSet, version: Version) -> None:
         self._data_set = data_set
@@ -36,7 +35,7 @@ class RecordNames:
         self._of_file = lru_cache(_FILES)(self._read)
 
     def __getitem__(self, key: int) -> str:
-        """Of the record with this key; empty: it has none, or none that can be read."""
+        """The name of the record with this key; empty if it has none or it cannot be read."""
         for file in self._version.files:
             if file.first_key <= key < file.first_key + file.records:
                 return self._of_file(file)[key - file.first_key]
@@ -53,7 +52,7 @@ class RecordNames:
 
 
 def names_by_split(spec: JobSpec, stores: Stores) -> Mapping[str, RecordNames]:
-    """The names of the records of a job; none of a job of videos, and none of a data set that cannot be read."""
+    """The names of the records of a job; empty for a job of videos, and without data sets that cannot be read."""
     found: dict[str, RecordNames] = {}
     for split, uri in spec.data.record_sets.items():
         with suppress(EsspError):
@@ -63,6 +62,6 @@ def names_by_split(spec: JobSpec, stores: Stores) -> Mapping[str, RecordNames]:
 
 
 def name_of(record: str, names: Mapping[str, RecordNames]) -> str:
-    """What people call the record with this id, `train/000000000042`; empty: that is not known, or it is a video."""
+    """The display name of the record with this id, such as `train/000000000042`; empty if it is unknown or a video."""
     split, _, key = record.partition("/")
     return names[split][int(key)] if split in names else ""

@@ -1,9 +1,9 @@
-"""Files of records that no version names: what a build that was killed has left behind.
+"""Files of records that no version names: leftovers of killed builds.
 
-A build that is running has such files too, until it writes its version. The name of a file says which build wrote it
-and when (`file_name`), so the last sign of life of a build is the time of its newest file. Builds write a file every
-few minutes; one that has written none for a day is taken for dead. Should it live after all, it notices that its files
-are gone and makes no version.
+A running build also has such files, until it writes its version. The name of a file says which build wrote it and when
+(`file_name`), so the last sign of life of a build is the time of its newest file. Builds write a file every few
+minutes; one that has written nothing for a day is considered dead. If it is alive after all, it notices that its files
+are gone and does not write a version.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ class Orphans:
     """Files that no version names."""
 
     keys: tuple[str, ...]
-    """Of builds that have written nothing for long."""
+    """Files of builds that have written nothing for a long time."""
     bytes: int
     alive: int
-    """Files of builds that may be running."""
+    """The number of files of builds that may be running."""
 
 
 def file_name(build: str, time_ms: int) -> str:
-    """Of a file that this build, `BUILD_DIGITS` hexadecimal digits, writes at this time (Unix)."""
+    """The name of a file written by this build (`BUILD_DIGITS` hexadecimal digits) at this time (Unix)."""
     return f"{time_ms:0{_HEX_DIGITS}x}{build}"
 
 
 def orphans(data_set: DataSet, now_s: float, age_s: float) -> Orphans:
-    """Those whose build has written nothing in the last `age_s` seconds. Files of other names are not touched.
+    """Files whose build has written nothing in the last `age_s` seconds. Files with other names are not touched.
 
-    Raises `NotFound` if there is no version, and `PermanentError` if one is damaged: what it names is not known.
+    Raises `NotFound` if there is no version, and `PermanentError` if one is damaged, because its files are then
+    unknown.
     """
-    listed = list(data_set.store.list(FILES))  # before the versions: what a build names meanwhile is kept
+    # List files before reading versions: files of a version written meanwhile are kept.
+    listed = list(data_set.store.list(FILES))
     named: set[str] = set()
     numbers: list[int | None] = [*data_set.versions()]
     for number in numbers or [None]:

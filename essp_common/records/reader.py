@@ -1,11 +1,11 @@
 """Reads records by their place: in one pass over each file, in ascending order of bytes.
 
-The place of a record is its number among those that a version has and whose files can be read. From an object store,
-wanted records that lie close together are read by one request, gaps included, and some requests are under way at a
-time; from files of this machine they are read alone (`local.py`). What is damaged is left out, named in the log and
-counted; where a file cannot be read at all, that is said of the file, once.
+The place of a record is its number among the records of a version whose files are readable. From an object store,
+wanted records that are close together are read by one request, including gaps, with several requests in flight; from
+local files, only the records themselves are read (`local.py`). Damaged records are left out, named in the log and
+counted; an unreadable file is reported once.
 
-Records that are on a disk of this machine (`disk.py`) are read there, and the others are left there on their way.
+Records that are cached on a local disk (`disk.py`) are read there, and others are added to it.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ from essp_common.runtime.forks import Mutex
 log = logging.getLogger(__name__)
 
 GAP_BYTES = 512 * 1024
-"""Bytes between two wanted records that a request to a store has rather than that there are two."""
+"""Gap between two wanted records below which one store request reads both."""
 REQUEST_BYTES = 8 * 2**20
-"""Of one request, at most, but for a record that is larger."""
+"""Maximum bytes of one request, unless a single record is larger."""
 _REQUESTS = 4
-"""To a store, at a time."""
+"""Simultaneous store requests."""
 _TOGETHER_BYTES = 2**20
-"""Of records that are checked and handed out together, at least."""
+"""Minimum bytes of records that are checked and returned together."""
 _TABLE_GUESS = 256 * 1024
-"""Read with the header, since most tables are shorter."""
+"""Read together with the header, because most tables are shorter."""
 
 Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes of a file that are read by one request, for the wanted records in them."""
+    """A byte range of a file that is read by one request, with the wanted records in it."""
 
     begin: int
     end: int
     first: int
-    """The first of those records, in the row of wanted ones."""
+    """Index of the first of those records among the wanted ones."""
     last: int
-    """Behind the last one."""
+    """Index after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """All of a file, ascending, as rows of numbers.
+    """All runs of a file, ascending, as lists of numbers.
 
-    Thousands of objects that stay would make Python look for garbage among all that the process has: that takes longer
-    than reading, and after a fork it copies all of it.
+    Thousands of long-lived objects would trigger Python's garbage collector over the whole process: that takes longer
+    than reading, and after a fork it copies all memory.
     """
 
     begins: list[int]
     ends: list[int]
     bounds: list[int]
-    """Of the wanted records, those of a run end where those of the next one begin; one number more than runs."""
+    """Run i contains the wanted records from `bounds[i]` to `bounds[i + 1]`; one entry more than runs."""
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -81,20 +81,20 @@ class Runs:
 
 
 class _Found(NamedTuple):
-    """What one request has given."""
+    """The result of one request."""
 
     places: NDArray[np.int64]
     data: list[Buffer]
-    """Of each of them."""
+    """The bytes of each."""
     damaged: NDArray[np.int64]
-    """Further places, whose bytes are not those that were written."""
+    """Places whose bytes do not match their checksums."""
 
 
 class _Source(NamedTuple):
-    """Where bytes of a file come from."""
+    """A source for the bytes of a file."""
 
     gap_bytes: int
-    """Bytes between two wanted records that are read rather than skipped."""
+    """Gaps up to this size are read rather than skipped."""
     fetch: Callable[[Runs], Iterator[bytes]]
 
 
@@ -102,18 +102,18 @@ class RecordReader:
     """The records of one version. Thread-safe."""
 
     def __init__(self, data_set: DataSet, number: int | None = None, room: Room | None = None) -> None:
-        """Reads the version, by default the newest, and the tables of its files; files that are damaged are left out.
+        """Read a version (default: the newest), and the tables of its files. Damaged files are left out.
 
-        `room`: where to keep records that were read; default: nowhere.
+        `room`: where to keep records that were read; default: they are not kept.
 
-        Raises `NotFound`, `PermanentError` for a version of which no file can be read, and `ConfigError` for a room
-        that cannot be used.
+        Raises `NotFound`, `PermanentError` for a version without a readable file, and `ConfigError` for an unusable
+        room.
         """
         self.store: ObjectStore = data_set.store
         self._where = data_set.where
         self.number, self.version = data_set.version(number)
         self.damaged: dict[str, str] = {}
-        """Whatever cannot be read: a file or a record -> why. Grows while records are read."""
+        """Files and records that cannot be read -> the reason. Grows while records are read."""
         self._lock = Mutex()
         tables, files = [], []
         for position, file in enumerate(self.version.files):
@@ -132,14 +132,14 @@ class RecordReader:
         self._file = np.concatenate(files) if files else np.empty(0, np.int32)
         self._disk = Disk(room, data_set.where, self.version.files) if room else None
         self.store_bytes = self.disk_bytes = 0
-        """What was read of records so far."""
+        """Bytes of records read so far."""
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """A label is a position in them."""
+        """The classes; a label is an index into them."""
         return self.version.classes
 
     @cached_property
@@ -154,7 +154,8 @@ class RecordReader:
         return int(first["height"]), int(first["width"]), int(first["channels"])
 
     def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of records by their number in the version, which has `version.records`; -1: its file was left out."""
+        """The places of records, given their numbers in the version (0 to `version.records`); -1 if the file was left
+        out."""
         return numbers if len(self) == self.version.records else self._places[numbers]
 
     @cached_property
@@ -167,15 +168,15 @@ class RecordReader:
         return places
 
     def file_of(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Of the record at each place: which of the version's files it is in."""
+        """The index of the version's file that contains the record, for each place."""
         return self._file[places]
 
     def read(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Sequence[Buffer]]]:
-        """The bytes of the records at these places, which ascend: some places, and as many buffers, at a time.
+        """The bytes of the records at these ascending places; yields some places and their buffers at a time.
 
-        What is damaged is missing. Raises `Unavailable` as the store does.
+        Damaged records are missing. Raises `Unavailable` as the store does.
         """
-        files = self._file[places]  # these ascend as well
+        files = self._file[places]  # these also ascend
         begins = np.flatnonzero(np.diff(files, prepend=-1))
         for position, wanted in zip(files[begins].tolist(), np.split(places, begins[1:]), strict=False):
             yield from self._read_file(position, wanted)
@@ -183,8 +184,8 @@ class RecordReader:
     def read_into(
         self, places: NDArray[np.int64], rows: NDArray[np.uint8], at: NDArray[np.int64] | None = None
     ) -> NDArray[np.bool_]:
-        """Raw images of one size: those at `places`, which ascend, into the rows `at` (default: the first ones) of an
-        array `(rows, bytes)`; which of them could be read."""
+        """Read raw images of one size at ascending `places` into the rows `at` (default: the first ones) of an array
+        `(rows, bytes)`. Returns which of them were readable."""
         good = np.zeros(len(places), np.bool_)
         at = np.arange(len(places)) if at is None else at
         for found, buffers in self.read(places):
@@ -195,7 +196,7 @@ class RecordReader:
         return good
 
     def leave_out(self, place: int, why: str) -> None:
-        """A record that was read cannot be used; says so, once."""
+        """Report, once, that a record cannot be used although it was read."""
         file = self.version.files[int(self._file[place])]
         self._tell(f"record {self.table['key'][place]} in {file.key}", why)
 
@@ -259,7 +260,7 @@ class RecordReader:
         return _Source(0, fetch)
 
     def _from_store(self, position: int, copy: Copy | None) -> _Source:
-        """Keeps on the disk what it gets."""
+        """Reads from the store, and keeps the bytes on the disk."""
         file = self.version.files[position]
         here = self.store.local_path(file.key) is not None
         whole = np.arange(*np.searchsorted(self._file, (position, position + 1)) if copy else (0, 0))
@@ -274,7 +275,7 @@ class RecordReader:
                 if copy is not None:
                     first = int(np.searchsorted(begins, run.begin))
                     last = int(np.searchsorted(ends, min(run.begin + len(data), copy.bound), side="right"))
-                    if first < last:  # deleted records between them are whole as well
+                    if first < last:  # deleted records between them are also complete
                         copy.keep(run.begin, memoryview(data), slice(int(numbers[first]), int(numbers[last - 1]) + 1))
                 yield data
 
@@ -305,11 +306,11 @@ class RecordReader:
                     request.cancel()
 
     def _numbers(self, places: NDArray[np.int64], file: RecordFile) -> NDArray[np.int64]:
-        """Of these records, in their file."""
+        """The numbers of these records in their file."""
         return self.table["key"][places].astype(np.int64) - file.first_key
 
     def _stretches(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where these records begin and end in their file."""
+        """The beginning and end of these records in their file."""
         begins = self.table["offset"][places].astype(np.int64)
         return begins, begins + self.table["length"][places]
 
@@ -322,14 +323,14 @@ class RecordReader:
 
 
 def verify(data_set: DataSet, number: int | None = None) -> Iterator[tuple[RecordFile, list[str]]]:
-    """Each file of a version, and what is damaged in it: every byte is read and compared with its hash."""
+    """Each file of a version, with its damage: every byte is read and compared with its hash."""
     _, version = data_set.version(number)
     for file in version.files:
         yield file, _faults(data_set.store, file, len(version.classes))
 
 
 def runs(begins: NDArray[np.int64], ends: NDArray[np.int64], gap_bytes: int = GAP_BYTES) -> Runs:
-    """The requests that read these stretches of a file, which ascend: with gaps up to `gap_bytes`, and up to
+    """The requests that read these ascending byte ranges of a file: with gaps up to `gap_bytes`, and up to
     `REQUEST_BYTES` each."""
     if not len(begins):
         return Runs([], [], [0])

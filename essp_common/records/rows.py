@@ -1,13 +1,13 @@
 """Versions of data sets of records as a catalog: each record is a video of one frame.
 
-A job plans, splits and accounts for records as for videos. `open_data` gives the catalog of a job, whichever it has.
-Its rows are columns, some 100 bytes a record, and two columns more than those of videos:
+A job plans, splits and accounts for records as for videos. `open_data` returns the catalog of a job for either. Its
+rows are columns, with about 100 bytes per record, and two columns more than for videos:
 
     record   the entries of the tables (`chunk.ENTRY`)
-    file     where each record's file is in `RecordUris.files`; records of one file may be read together
+    file     the index of each record's file in `RecordUris.files`; records of one file may be read together
 
-A record's id is its split and its key, `train/000000000042`. Ids ascend as the records do in their files, so records
-whose rows are close lie close together.
+A record's id consists of its split and its key, `train/000000000042`. Ids ascend in the order of records in their
+files, so records with close rows are close together.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FIELDS = {"train": "data.records", "validation": "data.records_validation", "tes
 """Split -> the field of a job that names its data set."""
 UNLABELLED = "it has no label"
 _DIGITS = 12
-"""Of a key in an id, so that ids sort as keys do."""
+"""Digits of a key in an id, so that ids sort like keys."""
 
 
 def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = None) -> Catalog:
-    """The catalog of a job, divided as it says: that of its videos, or the records that it names.
+    """The catalog of a job with its division applied, from its videos or its records.
 
     `columns`: as for `read_catalog`; records have all of them. Raises as `read_catalog`, `divided` and `of_records`.
     """
@@ -50,17 +50,17 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
 
 
 def of_records(spec: JobSpec, stores: Stores) -> Catalog:
-    """The records of a job; what it trains on are those with a label.
+    """The records of a job; only those with a label are trained on.
 
-    Raises `ConfigError`, which names the field, for a data set or a version that is not there, or is damaged.
+    Raises `ConfigError`, which names the field, for a missing or damaged data set or version.
     """
     sets = [_Set(split, _reader(spec, split, uri, stores)) for split, uri in spec.data.record_sets.items()]
-    sets.sort(key=lambda found: found.split)  # as their ids
+    sets.sort(key=lambda found: found.split)  # in the order of their ids
     return _catalog(sets, labelled=bool(spec.trainers), source=spec.data.records)
 
 
 def record_at(uri: str, stores: Stores) -> tuple[bytes, tuple[int, int, int] | None]:
-    """The bytes of the record at such a URI, and `(H, W, C)` of an image as numbers; None: it is an image file.
+    """The bytes of the record at this URI, and `(H, W, C)` for a raw image; None for an image file.
 
     Raises `NotFound`, and `PermanentError` for damage.
     """
@@ -84,7 +84,7 @@ def record_id(split: str, key: int) -> str:
 
 
 class RecordUris(Texts):
-    """The URIs of records: that of the file, and the key in the data set. All different; none is kept."""
+    """The URIs of records: the file, and the key in the data set. All are distinct, and computed on access."""
 
     def __init__(self, files: Sequence[str], file: NDArray[np.int32], keys: NDArray[np.uint64]) -> None:
         self.files = files
@@ -152,7 +152,7 @@ def _reader(spec: JobSpec, split: Any, uri: str, stores: Stores) -> RecordReader
         found = RecordReader(DataSet(stores.under(uri)), spec.data.versions.get(split))
     except (ConfigError, NotFound, PermanentError) as error:
         raise ConfigError(str(error), field=field, code="not_found") from error
-    if found.damaged:  # a job that goes on later has to find the same records
+    if found.damaged:  # a resumed job must find the same records
         what, why = next(iter(found.damaged.items()))
         more = f", and {len(found.damaged) - 1} more files" if len(found.damaged) > 1 else ""
         raise ConfigError(
@@ -167,7 +167,7 @@ def _reader(spec: JobSpec, split: Any, uri: str, stores: Stores) -> RecordReader
 
 
 def _catalog(sets: Sequence[_Set], labelled: bool, source: str) -> Catalog:
-    """`labelled`: a record without a label cannot be used."""
+    """`labelled`: records without a label are unusable."""
     table = np.concatenate([found.table for found in sets]) if sets else np.empty(0, ENTRY)
     count = len(table)
     files = [uri for found in sets for uri in found.files]
@@ -202,7 +202,7 @@ def _catalog(sets: Sequence[_Set], labelled: bool, source: str) -> Catalog:
 
 
 def _alike(count: int) -> dict[str, Column]:
-    """The columns that say the same of each record: it is one frame, which has no time and no keyframe."""
+    """The columns that are equal for all records: each is one frame, without time and keyframes."""
     empty = _words(np.zeros(count, np.int8), [""])
     zeros, ones = np.zeros(count, np.int8), np.ones(count, np.int8)
     none = Lists(np.zeros(count + 1, np.int32), np.empty(0, np.int8))
@@ -245,7 +245,7 @@ def _texts(sets: Sequence[_Set]) -> Texts:
 
 
 def _words(codes: NDArray[Any], words: Sequence[str]) -> Words:
-    """Words that may come several times."""
+    """A column of words from a list that may contain repetitions."""
     once = {word: place for place, word in enumerate(dict.fromkeys(words))}
     places = np.array([*(once[word] for word in words), -1])
     texts = [word.encode() for word in once]

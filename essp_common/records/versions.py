@@ -1,12 +1,12 @@
-"""The versions of a data set of records: what it is made of, from its first state on.
+"""The versions of a data set of records: its contents, from its first state.
 
-    <folder>/versions/0000000001.json    which files version 1 has, with their hashes, and what was deleted
-    <folder>/records/<name>.records      a file of records (`chunk.py`); `orphans.py` says what its name means
-    <folder>/records/<name>.names        what people call each of them, if that is known (`names.py`)
+    <folder>/versions/0000000001.json    the files of version 1 with their hashes, and the deleted keys
+    <folder>/records/<name>.records      a file of records (`chunk.py`); `orphans.py` explains its name
+    <folder>/records/<name>.names        the display names of its records, if known (`names.py`)
 
-Files and versions are never changed. Appending adds files and a version that names the old files and the new ones;
-deleting adds a version that leaves keys out. A version names the hash of the one it was made from. It is written after
-all of its files, so whatever stops a writer, the newest version is whole.
+Files and versions are never changed. Appending adds files and a version that names the old and the new files; deleting
+adds a version that leaves keys out. A version contains the hash of its predecessor. It is written after all of its
+files, so the newest version is always complete, even if a writer is interrupted.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class RecordFile(_Model):
 
     @property
     def key(self) -> str:
-        """Where it is, in the folder of the data set."""
+        """Its key in the folder of the data set."""
         return f"{FILES}{self.name}{SUFFIX}"
 
     @property
     def names_key(self) -> str:
-        """Where the names of its records are, if they have some (`names.py`)."""
+        """The key of the names of its records, if they have names (`names.py`)."""
         return f"{FILES}{self.name}{NAMES_SUFFIX}"
 
 
 class Version(_Model):
-    """What a data set is made of."""
+    """The contents of a data set."""
 
     format: Literal[1] = 1
     parent: Sha256 | Literal[""] = ""
-    """SHA-256 of the version that this one was made from; empty: of the first one."""
+    """SHA-256 of the version that this one was derived from; empty for the first version."""
     classes: tuple[str, ...] = ()
     files: tuple[RecordFile, ...] = ()
     deleted: tuple[tuple[Count, Count], ...] = ()
-    """Keys that are left out: `(first, behind the last)`, ascending."""
+    """Deleted keys: `(first, after the last)`, ascending."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Version:
@@ -81,16 +81,16 @@ class Version(_Model):
 
     @property
     def next_key(self) -> int:
-        """That of the next record that is appended; keys are never used again."""
+        """The key of the next appended record; keys are never reused."""
         return sum(file.records for file in self.files)
 
     @property
     def records(self) -> int:
-        """How many it has, without what was deleted."""
+        """The number of records, without deleted ones."""
         return self.next_key - sum(end - first for first, end in self.deleted)
 
     def to_bytes(self) -> bytes:
-        """As it is written."""
+        """The version in its stored form."""
         return json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1).encode()
 
 
@@ -105,11 +105,11 @@ class DataSet:
         self._log = NumberedLog(store, _VERSIONS, ".json")
 
     def versions(self) -> list[int]:
-        """The numbers of those that there are, ascending."""
+        """The numbers of the existing versions, ascending."""
         return self._log.numbers()
 
     def version(self, number: int | None = None) -> tuple[int, Version]:
-        """One version, by default the newest, and its number. Raises `NotFound`, and `PermanentError` for damage."""
+        """A version (default: the newest), and its number. Raises `NotFound`, and `PermanentError` for damage."""
         known = self.versions()
         if not known:
             raise NotFound(f"{self.where} holds no records; make them with `essp records build`")
@@ -128,7 +128,7 @@ class DataSet:
         return number, found
 
     def commit(self, number: int, version: Version) -> None:
-        """Make this the version of that number, which follows the one that it was made from.
+        """Store this version under that number, directly after its predecessor.
 
         Raises `Conflict` if another writer was first.
         """
@@ -141,10 +141,10 @@ class DataSet:
             ) from error
 
     def delete(self, keys: Iterable[range], number: int | None = None) -> int:
-        """Make a version without these keys. Which number it has.
+        """Make a version without these keys. Returns its number.
 
-        `number`: the version that they are deleted from, by default the newest. Raises `ConfigError` for keys that
-        there are not, and `Conflict` if a newer version was written meanwhile.
+        `number`: the version that they are deleted from, by default the newest. Raises `ConfigError` for unknown keys,
+        and `Conflict` if a newer version was written meanwhile.
         """
         number, before = self.version(number)
         wanted = [(one.start, one.stop) for one in keys if _checked(one, before.next_key)]
@@ -155,7 +155,7 @@ class DataSet:
 
 
 def digest(version: Version) -> str:
-    """SHA-256 of a version as it is written."""
+    """SHA-256 of a version in its stored form."""
     return hashlib.sha256(version.to_bytes()).hexdigest()
 
 

@@ -17,16 +17,18 @@ from essp_common.records.orphans import BUILD_DIGITS, file_name
 from essp_common.records.versions import DataSet, RecordFile, Version, digest
 
 FILE_BYTES = 256 * 2**20
-"""Of a file, about: in memory while it is filled, and large enough for reading to be sequential."""
+"""Approximate size of a file: it is in memory while it is filled, and large enough for sequential reading."""
 
 
 class Writer:
-    """Adds records to a data set. Use as a context manager: leaving it makes the version, an error makes none."""
+    """Adds records to a data set. Use it as a context manager: leaving it normally makes the version, an error makes
+    none."""
 
     def __init__(
         self, data_set: DataSet, classes: Iterable[str], append: bool = False, file_bytes: int = FILE_BYTES
     ) -> None:
-        """`classes`: labels are positions in them. `append`: go on from the newest version, whose classes come first.
+        """`classes`: labels are indices into them. `append`: continue from the newest version, whose classes come
+        first.
 
         Raises `ConfigError` if there are records already and `append` is not given.
         """
@@ -45,20 +47,20 @@ class Writer:
         self.classes = (*self._before.classes, *new)
         self._build = uuid.uuid4().hex[:BUILD_DIGITS]
         self._time_ms = 0
-        """Of the file that was written last."""
+        """Time in the name of the last file written."""
         self._files: list[RecordFile] = []
         self._waiting: list[Record] = []
         self._names: list[str] = []
-        """Of those that wait."""
+        """Names of the waiting records."""
         self._waiting_bytes = 0
         self._next_key = self._before.next_key
         self.number = 0
-        """Of the version that was made; 0: none yet."""
+        """Number of the version made; 0 if there is none yet."""
 
     def add(self, record: Record, name: str = "") -> None:
-        """Add one record. `name`: what people call it, as the file that it was made from.
+        """Add one record. `name`: its display name, such as the file that it was made from.
 
-        Raises `ValueError` for one that no file can hold.
+        Raises `ValueError` for a record that files cannot hold.
         """
         if not -1 <= record.label < len(self.classes):
             raise ValueError(f"label {record.label} is not one of {len(self.classes)} classes")
@@ -72,7 +74,7 @@ class Writer:
         self._waiting_bytes += size
 
     def commit(self) -> int:
-        """Make the version. Which number it has.
+        """Make the version. Returns its number.
 
         Raises `ConfigError` if nothing was added, and `Conflict` if another writer was first or the files are gone.
         """
@@ -93,9 +95,9 @@ class Writer:
         return self.number
 
     def discard(self) -> None:
-        """Delete the files that no version will name."""
+        """Delete the files, which no version will name."""
         for file in self._files:
-            with suppress(EsspError):  # it only takes room
+            with suppress(EsspError):  # leftover files only take space
                 self._data_set.store.delete(file.key)
                 self._data_set.store.delete(file.names_key)
         self._files.clear()
@@ -121,7 +123,7 @@ class Writer:
         return file_name(self._build, self._time_ms)
 
     def _check_files(self) -> None:
-        """Whoever cleans up may have taken this build for dead."""
+        """Check that the files still exist: a cleanup may have considered this build dead."""
         for file in self._files:
             try:
                 self._data_set.store.head(file.key)
@@ -145,4 +147,4 @@ class Writer:
         except (ConfigError, Conflict):
             self.discard()
             raise
-        # After any other error the version may have been written, and its files have to stay.
+        # After any other error the version may have been written, so its files must stay.

@@ -1,4 +1,5 @@
-"""Tensors in few bytes: a file of arrays, exact or quantised, compressed, alone or as the difference to another file.
+"""Tensors in few bytes: a file of arrays, exact or quantised, compressed, complete or as the difference to another
+file.
 
-Needs NumPy and zstandard alone. `packed.py` is the entrance.
+Needs only NumPy and zstandard. `packed.py` is the entry point.
 """

@@ -1,16 +1,16 @@
-"""A file of named arrays, in as few bytes as is asked for.
+"""A file of named arrays, in as few bytes as requested.
 
     "ESSPTNSR" | length of the header, 8 bytes | header, JSON | the bytes of the arrays, one after the other
 
-The header has for each array its name, type and shape, how it is written, and a checksum of what is to come out. An
-array is written in three steps, each of which may be left out:
+For each array, the header has its name, type and shape, its encoding, and a checksum of the decoded result. An array is
+encoded in three steps, each of which is optional:
 
-1. **quantised** (`quantize.py`): `bits` for each number, in place of all of them;
+1. **quantised** (`quantize.py`): fewer `bits` for each number;
 2. as the **difference** to the array of the same name in another file (`planes.py`), which is exact;
-3. in byte **planes**, each of which is **compressed** where that makes it smaller.
+3. in byte **planes**, each of which is **compressed** if that makes it smaller.
 
-Arrays of integers, those of one dimension (biases, statistics: small, and all outputs depend on them), and constant
-ones are exact in any case. Numbers are little-endian.
+Arrays of integers, constant arrays, and by default arrays of one dimension (biases, statistics: small, and all outputs
+depend on them) are exact in any case. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -46,41 +46,41 @@ _GZIP_LEVEL = 6
 _ZSTD = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST, hash_log=6, min_match=7, window_log=17, chain_log=6, search_log=1
 )
-"""Looks for long repetitions alone, as of zeros. There are no others, and what looks like one costs more than its
-bytes do: this takes less than half the time of level 1, and planes come out smaller."""
+"""Searches only for long repetitions, such as zeros. There are no others, and encoding accidental ones costs more than
+it saves: this takes less than half the time of level 1, and planes become smaller."""
 _MOST_HEADER_BYTES = 64 * 2**20
 _WORTH = 0.98
-"""What is hardly smaller is not compressed: it would only take time to read."""
+"""Data that compression hardly shrinks is stored raw: it would only take time to read."""
 _Dtype = Literal[
     "float16", "float32", "float64", "bool",
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ]  # fmt: skip
 DTYPES = get_args(_Dtype)
-"""What numbers may be, by NumPy's names."""
+"""The number types of arrays, by their NumPy names."""
 
 
 class DamagedTensors(PermanentError):
-    """A file of arrays that is not what it says."""
+    """A damaged or inconsistent file of arrays."""
 
     kind = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How arrays are written."""
+    """How arrays are encoded."""
 
     bits: int = 0
-    """Of each number of a floating-point array; 0: exact."""
+    """Bits for each number of a floating-point array; 0: exact."""
     scope: Scope = "channel"
-    """What has a range of its own: each output channel, each array, or all of them one together; those of float64,
-    whose ranges are written as such, then have another one."""
+    """What shares one range: each output channel, each array, or all arrays. With all arrays, float64 arrays share a
+    second range, because their ranges are stored as float64."""
     exact_one_dimensional: bool = True
-    """Arrays of one dimension keep all bits."""
+    """Whether arrays of one dimension stay exact."""
     codec: Codec = "zstd"
     planes: bool = True
-    """Compress the first bytes of all numbers together, then the second ones, and so on."""
+    """Whether to compress the first bytes of all numbers together, then the second ones, and so on."""
     not_finite: Literal["refused", "exact"] = "refused"
-    """What becomes of an array with infinities or NaN, which have no place in a range."""
+    """How to handle an array with infinities or NaN, which no range can contain."""
 
     def __post_init__(self) -> None:
         if self.bits and not 2 <= self.bits <= MOST_BITS:
@@ -91,10 +91,10 @@ EXACT = Packing()
 
 
 class Base(NamedTuple):
-    """What differences are taken to."""
+    """The file to which differences are computed."""
 
     name: str
-    """Which it is; has to be the same when the file is read."""
+    """Its identifier; must be the same when the file is read."""
     arrays: Mapping[str, Array]
 
 
@@ -105,18 +105,19 @@ class _Part(BaseModel):
 class _Piece(_Part):
     codec: Codec
     stored: Annotated[int, Field(ge=0)]
-    """Bytes in the file."""
+    """Length in the file."""
 
 
 class _Entry(_Part):
-    """How one array is written."""
+    """The encoding of one array."""
 
     name: str
     dtype: _Dtype
     shape: tuple[Annotated[int, Field(ge=0, lt=2**48)], ...] = Field(max_length=32)
     bits: int = Field(0, ge=0, le=MOST_BITS)
     ranges: Annotated[int, Field(ge=0)] = 0
-    """Ranges (least, scale) before the codes: one for each channel, or one. As float32, or as float64 of float64."""
+    """Number of ranges (least, scale) before the codes: one for each channel, or one. Stored as float32, or as float64
+    for float64 arrays."""
     difference: bool = False
     planes: bool
     pieces: tuple[_Piece, ...] = Field(max_length=8)
@@ -125,24 +126,24 @@ class _Entry(_Part):
 
     @property
     def type(self) -> np.dtype[Any]:
-        """Of the array."""
+        """The type of the array."""
         return np.dtype(np.dtype(self.dtype).newbyteorder("<"))
 
     @property
     def written_type(self) -> np.dtype[Any]:
-        """Of the codes, or of the array."""
+        """The type of the codes, or of the array."""
         if self.bits:
             return np.dtype("<u1" if self.bits <= 8 else "<u2")
         return self.type
 
     @property
     def range_bytes(self) -> int:
-        """Of all ranges."""
+        """The length of all ranges in bytes."""
         return 2 * self.ranges * range_type(self.type).itemsize
 
     @property
     def numbers(self) -> int:
-        """How many it has."""
+        """The number of elements."""
         count = 1
         for side in self.shape:
             count *= side
@@ -150,19 +151,19 @@ class _Entry(_Part):
 
     @property
     def raw_bytes(self) -> int:
-        """Of the codes, or of the array."""
+        """The length in bytes of the codes, or of the array."""
         return self.numbers * self.written_type.itemsize
 
 
 class _Header(_Part):
     version: int
     base: str = ""
-    """To which file differences are; empty: there are none."""
+    """The file to which differences refer; empty if there are none."""
     arrays: tuple[_Entry, ...]
 
 
 class Described(NamedTuple):
-    """One array of a file, without its numbers."""
+    """One array of a file, without its values."""
 
     name: str
     dtype: str
@@ -173,10 +174,10 @@ class Described(NamedTuple):
 
 
 def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | None = None) -> bytes:
-    """Write these arrays. Where `base` has one of the same name, shape and type, an exact one becomes a difference.
+    """Encode these arrays. An exact array becomes a difference if `base` has one of the same name, shape and type.
 
-    What is quantised is restored and compared before this returns. Raises `PermanentError`, which names the array, for
-    infinities or NaN that are to be quantised, and for types that have no place here.
+    Quantised arrays are restored and compared before this returns. Raises `PermanentError`, which names the array, for
+    infinities or NaN that would be quantised, and for unsupported types.
     """
     shared = _shared_ranges(arrays, packing)
     compress = _compressor(packing.codec)
@@ -193,10 +194,12 @@ def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | Non
 
 
 def unpack(data: bytes | memoryview, base: Base | None = None, most_bytes: int | None = None) -> dict[str, Array]:
-    """The arrays of a file. `base`: what differences are to (`base_of`). `most_bytes`: of all arrays together, which a
-    file of somebody else's has to be read with: a few kilobytes may hold gigabytes of zeros. None: any number.
+    """Decode the arrays of a file. `base`: the file to which differences refer (`base_of`).
 
-    Raises `DamagedTensors`, for a file that says that it has more before any of them is made.
+    `most_bytes`: the limit for all arrays together. It is required for files from others, because a few kilobytes may
+    expand to gigabytes of zeros. None: no limit.
+
+    Raises `DamagedTensors`; for a file that declares more than the limit, before any array is created.
     """
     header, payload = _opened(data)
     made = sum(entry.numbers * entry.type.itemsize for entry in header.arrays)
@@ -208,7 +211,7 @@ def unpack(data: bytes | memoryview, base: Base | None = None, most_bytes: int |
 
 
 def base_of(data: bytes | memoryview) -> str:
-    """The name of the file that the arrays of this one are differences to; empty: it stands alone.
+    """The name of the file to which the arrays of this one are differences; empty if the file is complete by itself.
 
     Raises `DamagedTensors`.
     """
@@ -216,7 +219,7 @@ def base_of(data: bytes | memoryview) -> str:
 
 
 def described(data: bytes | memoryview) -> list[Described]:
-    """What a file holds, without reading the numbers. Raises `DamagedTensors`."""
+    """The contents of a file, without reading the values. Raises `DamagedTensors`."""
     header, payload = _opened(data)
     return [
         Described(entry.name, entry.dtype, entry.shape, entry.bits, entry.difference)
@@ -228,9 +231,10 @@ def described(data: bytes | memoryview) -> list[Described]:
 
 
 def _shared_ranges(arrays: Mapping[str, Array], packing: Packing) -> _Shared:
-    """The range of all arrays together, where the packing has that: one for each type in which ranges are written.
+    """The common range of all arrays, if the packing uses one: one for each type in which ranges are stored.
 
-    In float32, one that comes from float64 numbers would be another range, or none at all."""
+    Rounded to float32, the range of float64 numbers would be a different one, or not finite at all.
+    """
     if not packing.bits or packing.scope != "global":
         return {}
     quantised: dict[np.dtype[Any], list[Array]] = {}
@@ -307,7 +311,7 @@ def _compressed(raw: memoryview, codec: Codec, compress: _Compress) -> tuple[Cod
 
 
 def _compressor(codec: Codec) -> _Compress:
-    """For all arrays of a file: to make that of zstd takes about as long as it does for a small array."""
+    """A compressor for all arrays of a file: creating one for zstd takes about as long as compressing a small array."""
     if codec == "zstd":
         return zstandard.ZstdCompressor(compression_params=_ZSTD).compress
     return partial(zlib.compress, level=_GZIP_LEVEL, wbits=31)
@@ -372,7 +376,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
 
 
 def _body(entry: _Entry, data: memoryview) -> Array:
-    """The codes or the array or the difference, as a row."""
+    """The codes, the array, or the difference, flattened."""
     dtype = np.dtype(f"<u{entry.type.itemsize}") if entry.difference else entry.written_type
     pieces = dtype.itemsize if entry.planes else 1
     if len(entry.pieces) != pieces or entry.raw_bytes % pieces:
@@ -388,7 +392,7 @@ def _body(entry: _Entry, data: memoryview) -> Array:
 
 
 def _decompressed(data: memoryview, codec: Codec, size: int) -> bytes | memoryview:
-    """Exactly `size` bytes; no more is made, whatever `data` says."""
+    """Decompress to exactly `size` bytes; never allocates more, whatever `data` declares."""
     raw: bytes | memoryview = data
     if codec == "zstd":
         if zstandard.frame_content_size(data) != size:
@@ -402,7 +406,7 @@ def _decompressed(data: memoryview, codec: Codec, size: int) -> bytes | memoryvi
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """Those of an array, in order."""
+    """The bytes of an array, in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

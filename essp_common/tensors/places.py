@@ -1,4 +1,4 @@
-"""Where arrays lie in memory that two processes share."""
+"""The locations of arrays in memory that two processes share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from essp_common.tensors.packed import Array
 
 
 class Place(NamedTuple):
-    """Where an array lies in the memory, and how."""
+    """The location and layout of an array in the memory."""
 
     file: str
     name: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 
 def arrays_at(memory: mmap.mmap, places: Sequence[Place]) -> dict[str, dict[str, Array]]:
-    """File -> name -> the array there, in the memory itself."""
+    """File -> name -> a view of the array in the shared memory."""
     found: dict[str, dict[str, Array]] = {}
     for place in places:
         array: Array = np.ndarray(place.shape, place.dtype, memory, place.offset, place.strides)

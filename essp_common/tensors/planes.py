@@ -1,11 +1,12 @@
-"""Numbers as bytes that compress: as differences, and by planes.
+"""Transforms numbers into bytes that compress well: differences, and byte planes.
 
-The sign and exponent of trained weights take few values, while their last bits are noise. All first bytes together,
-then all second ones, and so on, compress to the entropy of each; mixed as they lie in memory, hardly at all.
+The sign and exponent of trained weights take few values, while their last bits are noise. If all first bytes are stored
+together, then all second ones, and so on, each plane compresses to its entropy; in their usual memory layout, numbers
+hardly compress.
 
-The difference to an earlier state of the same weights is small. Floats are counted for that: two neighbours are one
-apart (with IEEE 754 the integer of the same bits counts them, but for the sign). So the difference is exact, and the
-first bytes of small ones are zero.
+The difference to an earlier state of the same weights is small. For this, floats are mapped to integers so that
+neighbouring floats differ by one (with IEEE 754, the bit pattern as an integer does that, except for the sign). So the
+difference is exact, and the first bytes of small differences are zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BLOCK = 32 * 1024
 
 
 def planes_of(array: Numbers) -> NDArray[np.uint8]:
-    """`(bytes of an element, elements)`: the last byte of all elements, then the one before it."""
+    """`(bytes of an element, elements)`: the last bytes of all elements, then the ones before, and so on."""
     rows = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
     planes = np.empty((array.dtype.itemsize, len(rows)), np.uint8)
     for block in _blocks(len(rows)):
@@ -31,7 +32,7 @@ def planes_of(array: Numbers) -> NDArray[np.uint8]:
 
 
 def of_planes(planes: Sequence[NDArray[np.uint8]], dtype: np.dtype[Any]) -> Numbers:
-    """The inverse of `planes_of`, as a row."""
+    """The inverse of `planes_of`, flattened."""
     rows = np.empty((len(planes[0]), len(planes)), np.uint8)
     for block in _blocks(len(rows)):
         for place, plane in enumerate(planes):
@@ -40,7 +41,8 @@ def of_planes(planes: Sequence[NDArray[np.uint8]], dtype: np.dtype[Any]) -> Numb
 
 
 def difference(array: Numbers, base: Numbers) -> Numbers:
-    """How far each number is from that of the base, as a row of unsigned integers of the same size; close is small."""
+    """The distance of each number from the base's, flattened, as unsigned integers of the same size; close numbers give
+    small values."""
     ours, theirs = _signed(array), _signed(base)
     steps, scratch = np.empty_like(ours), np.empty(min(len(ours), _BLOCK), ours.dtype)
     for block in _blocks(len(ours)):
@@ -55,7 +57,7 @@ def difference(array: Numbers, base: Numbers) -> Numbers:
 
 
 def of_difference(step: Numbers, base: Numbers, dtype: np.dtype[Any]) -> Numbers:
-    """The inverse of `difference`, as a row."""
+    """The inverse of `difference`, flattened."""
     steps, theirs = np.ascontiguousarray(step).reshape(-1), _signed(base)
     found, scratch = np.empty_like(theirs), np.empty(min(len(theirs), _BLOCK), theirs.dtype)
     for block in _blocks(len(theirs)):
@@ -71,11 +73,11 @@ def of_difference(step: Numbers, base: Numbers, dtype: np.dtype[Any]) -> Numbers
 
 
 def _count(bits: Numbers, dtype: np.dtype[Any], out: Numbers) -> None:
-    """Integers in the order of the numbers of this type; neighbours are one apart. Wraps around at the middle."""
+    """Map numbers of this type to integers in the same order; neighbours differ by one. Wraps around in the middle."""
     if dtype.kind != "f":
         out[:] = bits
         return
-    np.right_shift(bits, _sign_bit(bits), out=out)  # all bits of negative ones, none of others
+    np.right_shift(bits, _sign_bit(bits), out=out)  # all ones for negative numbers, all zeros for others
     np.bitwise_or(out, _top(bits), out=out)
     np.bitwise_xor(out, bits, out=out)
 
@@ -91,7 +93,7 @@ def _uncount(counted: Numbers, dtype: np.dtype[Any], scratch: Numbers) -> None:
 
 
 def _signed(array: Numbers) -> Numbers:
-    """The bits of all numbers, as a row of signed integers."""
+    """The bits of all numbers, flattened, as signed integers."""
     return np.ascontiguousarray(array).reshape(-1).view(f"i{array.dtype.itemsize}")
 
 
@@ -104,5 +106,5 @@ def _top(signed: Numbers) -> Any:
 
 
 def _blocks(count: int) -> Iterator[slice]:
-    """Parts that fit into the caches of a core: several passes are made over each."""
+    """Blocks that fit into the caches of a core, because several passes are made over each."""
     return (slice(first, first + _BLOCK) for first in range(0, count, _BLOCK))

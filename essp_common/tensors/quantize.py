@@ -2,10 +2,10 @@
 
     scale = (max - min) / (2**bits - 1),   code = round((x - min) / scale),   restored = min + code * scale
 
-after "Check-QZP: A Lightweight Checkpoint Mechanism for Deep Learning Frameworks" (Applied Sciences, 2024). What a
-range is taken over decides how much is lost. The paper takes one range over all parameters, which leaves most layers
-with a few codes and destroys networks; a range for each output channel (the first axis) leaves eight bits nearly as
-good as thirty-two. Every number is restored within half a scale.
+after "Check-QZP: A Lightweight Checkpoint Mechanism for Deep Learning Frameworks" (Applied Sciences, 2024). The loss
+depends on what shares a range. The paper uses one range for all parameters, which leaves most layers with a few codes
+and destroys networks; with a range for each output channel (the first axis), eight bits are nearly as good as
+thirty-two. Every number is restored within half a scale.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
 MOST_BITS = 16
 _BLOCK = 32 * 1024
-"""Numbers that are worked on at a time."""
+"""Numbers processed at a time."""
 
 
 class Range(NamedTuple):
-    """Where the numbers of each channel lie, `(channels,)` each; one channel: the array as a whole."""
+    """The range of the numbers of each channel, `(channels,)` each; a single channel means the whole array."""
 
     least: Floats
     scale: Floats
-    """Distance of two codes; 0: all numbers of the channel are the least one."""
+    """Distance of two codes; 0: all numbers of the channel equal the least one."""
 
 
 class NotFinite(ValueError):
-    """An array has infinities or NaN, which have no place in a range."""
+    """An array contains infinities or NaN, which no range can contain."""
 
 
 def range_of(arrays: Sequence[Floats], bits: int, by_channel: bool = False) -> Range:
-    """The range of all numbers of these arrays together, or of each channel of a single one; float32 where they are.
+    """The range of all numbers of these arrays, or of each channel of a single array; float32 for float32 arrays.
 
     Raises `NotFinite`.
     """
@@ -46,23 +46,25 @@ def range_of(arrays: Sequence[Floats], bits: int, by_channel: bool = False) -> R
     most = np.max([row.max(axis=1) for row in rows], axis=0).astype(np.float64)
     if not (np.isfinite(least).all() and np.isfinite(most).all()):
         raise NotFinite
-    scale = most / (2**bits - 1) - least / (2**bits - 1)  # their difference may be too large for its type
+    scale = most / (2**bits - 1) - least / (2**bits - 1)  # divided first, because the difference may overflow
     kind = range_type(np.result_type(*arrays))
     rounded = scale.astype(kind)
-    rounded = np.where(rounded < scale, np.nextafter(rounded, kind.type(np.inf)), rounded)  # all codes have room
+    # rounded up, so that all codes are in range
+    rounded = np.where(rounded < scale, np.nextafter(rounded, kind.type(np.inf)), rounded)
     return Range(least.astype(kind), rounded)
 
 
 def range_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which ranges of such arrays are written."""
+    """The type in which the ranges of such arrays are stored."""
     return np.dtype("<f8" if dtype.itemsize > 4 else "<f4")
 
 
 def quantize(array: Floats, bits: int, found: Range) -> tuple[Codes, float]:
-    """The codes of an array whose numbers lie in this range, in its shape; and how far the worst of them will be
-    restored beyond its bound, which is half a scale and the rounding of its type: 0 unless the range is another one's.
+    """The codes of an array whose numbers are in this range, in its shape; and by how much the worst restored number
+    exceeds its error bound.
 
-    `bits`: 2 to 16.
+    The bound is half a scale plus the rounding error of the type. The excess is 0 unless the range belongs to another
+    array. `bits`: 2 to 16.
     """
     rows = _rows(array, len(found.least))
     codes = np.empty(rows.shape, np.uint8 if bits <= 8 else np.uint16)
@@ -75,11 +77,11 @@ def quantize(array: Floats, bits: int, found: Range) -> tuple[Codes, float]:
         np.rint(steps, out=steps)
         np.clip(steps, 0, 2**bits - 1, out=steps)
         codes[block] = steps
-        # The numbers that will be read, in the type in which they will be.
+        # The restored numbers, in the type in which they will be read.
         steps *= scale
         steps += least
         apart = np.abs(steps.astype(array.dtype) - exact.astype(np.float64))
-        # What is rounded is the number that will be read, at most half a scale larger than the exact one.
+        # Rounding applies to the restored number, which is at most half a scale larger than the exact one.
         kind = np.finfo(array.dtype)
         apart -= scale / 2 * (1 + float(kind.eps)) + kind.eps * np.abs(exact) + float(kind.tiny)
         worst = max(worst, float(apart.max()))
@@ -87,7 +89,7 @@ def quantize(array: Floats, bits: int, found: Range) -> tuple[Codes, float]:
 
 
 def restored(codes: Codes, found: Range, dtype: np.dtype[Any]) -> Floats:
-    """The array that the codes stand for."""
+    """The array that the codes represent."""
     rows = _rows(codes, len(found.least))
     numbers = np.empty(rows.shape, dtype)
     for block in _blocks(rows):
@@ -101,7 +103,7 @@ def _rows(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def _blocks(rows: NDArray[Any]) -> Iterator[tuple[slice, slice]]:
-    """Parts that fit into the caches of a core: several passes are made over each."""
+    """Blocks that fit into the caches of a core, because several passes are made over each."""
     count, width = rows.shape
     tall = max(1, _BLOCK // max(1, width))
     for first in range(0, count, tall):
@@ -110,6 +112,6 @@ def _blocks(rows: NDArray[Any]) -> Iterator[tuple[slice, slice]]:
 
 
 def _of(found: Range, block: tuple[slice, slice]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Least and scale of the rows of a block, as columns, in which one computes with all bits."""
+    """Least and scale of the rows of a block, as columns, in float64 for exact arithmetic."""
     part = block[0] if len(found.least) > 1 else slice(None)
     return found.least[part, None].astype(np.float64), found.scale[part, None].astype(np.float64)

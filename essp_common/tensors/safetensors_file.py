@@ -26,9 +26,9 @@ _ALIGNMENT = 8
 
 
 def as_safetensors(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """A file of these arrays, the largest numbers first, so that all are aligned.
+    """A file of these arrays, the widest types first, so that all are aligned.
 
-    Raises `PermanentError`, which names the array, for types that have no place in it.
+    Raises `PermanentError`, which names the array, for types that the format does not support.
     """
     header: dict[str, dict[str, object]] = {}
     parts: list[bytes] = []

@@ -1,17 +1,17 @@
-"""Compressed video that a decoder keeps, so that it is read from an object store once, and not once an epoch.
+"""A decoder's cache of compressed video, so that it is read from an object store once, not once per epoch.
 
-The bytes lie in the decoder, and its child processes ask for them over a socket each: what one child has read is there
-for all, and outlives every child. As frames, they would take some fifty times as much memory.
+The bytes are in the decoder process, and its child processes request them over a socket each: what one child has read
+is available to all, and outlives every child. Decoded frames would need about fifty times as much memory.
 
 A block belongs to one version of an object: its URI, size and ETag. A store reads on the condition that the ETag still
-holds. So when a file changes, nobody asks for its former blocks again, and they are evicted like any block that is not
-used: when the limit is reached, the least recently used first.
+matches. So when a file changes, its old blocks are never requested again, and are evicted like any unused block: when
+the limit is reached, the least recently used go first.
 
-A child compares what it has read, and what it finds here, with the checksums of the catalog. Where there are none, a
-video that turns out damaged is read anew before it is blamed, and its blocks go (`child.py`).
+A child compares what it has read, and what it finds here, with the checksums of the catalog. Without checksums, a video
+that turns out damaged is read from the store again before it is blamed, and its blocks are dropped (`child.py`).
 
-A failure here costs a read from the store, and nothing else. Children are not trusted: a message of the wrong format
-ends the service of the child that sent it.
+A failure here only costs a read from the store. Children are not trusted: a message in the wrong format ends the
+service for the child that sent it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class BlockCache:
 
     @property
     def held_bytes(self) -> int:
-        """Size of all blocks."""
+        """Size of all blocks in bytes."""
         return self._bytes
 
     def get(self, version: str, first: int, count: int) -> Blocks:
-        """`count` blocks of a version of an object, from number `first` on; None for those that are not held."""
+        """`count` blocks of a version of an object, starting with number `first`; None for missing ones."""
         with self._lock:
             found = [self._used((version, block)) for block in range(first, first + count)]
         _HIT.inc(sum(len(block) for block in found if block))
         return found
 
     def put(self, version: str, first: int, blocks: Sequence[bytes]) -> None:
-        """Keep adjacent blocks that were read from the store; those already held stay."""
+        """Keep adjacent blocks that were read from the store; existing ones are not replaced."""
         evicted = 0
         with self._lock:
             for number, block in enumerate(blocks, first):
@@ -73,7 +73,8 @@ class BlockCache:
         _EVICTED.inc(evicted)
 
     def drop(self, version: str) -> None:
-        """Forget all blocks of a version of an object, or of all whose names begin like this: some may be damaged."""
+        """Drop all blocks of a version of an object, or of all versions with this prefix, because some may be
+        damaged."""
         with self._lock:
             for key in [key for key in self._blocks if key[0].startswith(version)]:
                 self._bytes -= len(self._blocks.pop(key))
@@ -87,17 +88,17 @@ class BlockCache:
 
 
 class BlockServer:
-    """Serves the blocks to one child, from a thread that ends with the child."""
+    """Serves the blocks to one child, in a thread that ends with the child."""
 
     def __init__(self, cache: BlockCache, connection: Connection) -> None:
-        """Owns the connection."""
+        """Takes ownership of the connection."""
         self._cache = cache
         self._connection = connection
         self._thread = guarded("essp-video-cache", self._serve)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread, once the child has ended."""
+        """Wait for the thread, after the child has ended."""
         self._thread.join()
 
     def _serve(self) -> None:

@@ -1,11 +1,12 @@
-"""How a child reads and fills the blocks of video that its decoder keeps (`block_cache.py`): the messages, the client.
+"""The protocol by which a child reads and fills its decoder's block cache (`block_cache.py`): the messages, and the
+client.
 
-    child -> decoder   which blocks of which version of an object are wanted: `g`, first, count, version
-    decoder -> child   sizes of those blocks, 0 for one that is not there, and their bytes, end to end
+    child -> decoder   request blocks of a version of an object: `g`, first, count, version
+    decoder -> child   the sizes of those blocks, 0 for missing ones, and their bytes, end to end
     child -> decoder   blocks that the child has read from the store: `p`, first, count, version, sizes, bytes
-    child -> decoder   all blocks of a version of an object are to go, since some may be damaged: `d`, 0, 1, version
+    child -> decoder   drop all blocks of a version of an object, because some may be damaged: `d`, 0, 1, version
 
-Numbers are little-endian. The child imports this module, so it imports nothing that a child does not need.
+Numbers are little-endian. The child imports this module, so it must not import anything that a child does not need.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ class Asked:
     first: int
     count: int
     blocks: list[bytes] | None
-    """Blocks to keep; None: these blocks are asked for."""
+    """Blocks to keep; None for a request."""
     drop: bool = False
-    """All blocks of this version are to go."""
+    """Whether to drop all blocks of this version."""
 
 
 class BlockClient:
-    """The decoder's blocks over a connection to it. Follows `essp_common.objects.ranged.SharedBlocks`. Thread-safe.
+    """The decoder's blocks over a connection to it. Implements `essp_common.objects.ranged.SharedBlocks`. Thread-safe.
 
-    Once the connection fails, nothing is found and nothing kept: the child reads from the store.
+    After the connection fails, nothing is found or kept: the child reads from the store.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -96,7 +97,7 @@ def parsed(message: bytes) -> Asked:
 
 
 def answer(blocks: Sequence[bytes | None]) -> bytes:
-    """The answer to a child that asked for blocks: None for those that are not held."""
+    """The answer to a request for blocks; None for missing ones."""
     return _packed([block or b"" for block in blocks])
 
 
@@ -110,7 +111,7 @@ def _packed(blocks: Sequence[Buffer]) -> bytes:
 
 
 def _blocks(message: memoryview, count: int) -> Blocks:
-    """Blocks of `_packed`. Raises `ValueError`."""
+    """Parse the blocks of `_packed`. Raises `ValueError`."""
     if len(message) < 4 * count:
         raise ValueError("sizes are missing")
     sizes = struct.unpack_from(f"<{count}I", message)

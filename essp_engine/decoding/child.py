@@ -1,9 +1,9 @@
-"""The process that touches untrusted video: `python -m essp_engine.decoding.child CONNECTION MEMORY [BLOCKS]`, started
+"""The process that handles untrusted video: `python -m essp_engine.decoding.child CONNECTION MEMORY [BLOCKS]`, started
 by `sandbox.py`.
 
-It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache,
-nor their passwords: `essp_common/runtime/confinement.py` says what it gets.
-`protocol.py` describes the messages on the connection. The process ends when it is closed.
+It imports PyAV and NumPy, and the object store's client if videos are stored there. It has no access to the bus or the
+cache, nor to their passwords: `essp_common/runtime/confinement.py` says what it gets. `protocol.py` describes the
+messages on the connection. The process ends when the connection is closed.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Child:
     def answer(self, request: Request) -> dict[str, Any]:
         """Decode a unit. Returns the answer that `protocol.py` describes.
 
-        Of a store, one answer blames no video: it may have been wrong, or damaged on its way. All is asked for again,
-        past what the decoder has kept.
+        For a video in a store, a single bad answer does not prove damage: the data may have been corrupted on its way.
+        So it is read again, bypassing the decoder's cache.
         """
         answer = self._answered(request)
         if _blames(answer) and not self._is_local(request.unit.video):
@@ -84,16 +84,16 @@ class Child:
 
     def _answered(self, request: Request) -> dict[str, Any]:
         if request.memory_bytes != len(self._memory):
-            self._memory = memoryview(b"")  # lets go of the previous mapping, which would count
+            self._memory = memoryview(b"")  # releases the previous mapping, which would count towards the limit
             _limit(resource.RLIMIT_AS, self._address_bytes + request.memory_bytes)
             self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
         self._tally = Tally()
         try:
             return {"clips": self._decode(request), "frames": self._tally.counts()}
         except TransientError as error:
-            self._drop(request.unit.video)  # FFmpeg has lost its place in a file of which a read has failed
+            self._drop(request.unit.video)  # after a failed read, FFmpeg has lost its position in the file
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
-        except StoreRefuses as error:  # a worker that is set up wrongly, and no fault of the video
+        except StoreRefuses as error:  # a worker that is set up wrongly; not the video's fault
             self._drop(request.unit.video)
             return {"reason": str(error), "retry_after_s": _REFUSED_RETRY_S}
         except EsspError as error:
@@ -131,7 +131,7 @@ class Child:
     def _read(
         self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]]
     ) -> tuple[list[BadVideo | None], list[Colour | None]]:
-        """Fill the frames. For each seed its error, and what its numbers mean where they are not RGB."""
+        """Fill the frames. Returns for each seed its error, and its colour space if its values are not RGB."""
         resize, strict = unit.recipe.resize, unit.recipe.strict
         if is_of_records(unit):
             records = self._records
@@ -144,17 +144,17 @@ class Child:
         return errors, reader.colours
 
     def _drop(self, video: Video, *, damaged: bool = False) -> None:
-        """Close what was read: the next unit opens it again; if it seems damaged, past the decoder's cache."""
+        """Close what was read: the next unit opens it again; if it seems damaged, bypassing the decoder's cache."""
         self._videos.drop(video, damaged=damaged)
         self._records.drop(video, damaged=damaged)
 
     def _is_local(self, video: Video) -> bool:
-        """Whether it is read from this machine's disk, which says the same when it is asked again."""
+        """Whether it is on a local disk, where reading again gives the same result."""
         try:
             store, key = self._stores.resolve(video.uri, video=True)
             return store.local_path(key) is not None
         except EsspError:
-            return True  # it has no place in any store
+            return True  # it is not in any store
 
     def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
         """The frames inside a raw value, which is laid out in its slot."""
@@ -169,7 +169,7 @@ class Child:
 
 
 def _blames(answer: dict[str, Any]) -> bool:
-    """Whether a clip, or all of them, cannot be had."""
+    """Whether one or all clips could not be decoded."""
     return "kind" in answer or any(isinstance(clip, dict) for clip in answer.get("clips", ()))
 
 
@@ -186,7 +186,7 @@ def _limit(which: int, value: int) -> None:
 def _die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, even during a decode.
 
-    Linux only; elsewhere the process notices after its present work that the connection is closed.
+    Linux only; elsewhere the process notices the closed connection after its current work.
     """
     parent = os.getppid()
     if sys.platform == "linux":
@@ -198,8 +198,8 @@ def _die_with_parent() -> None:
 def _confine(config: ChildConfig) -> None:
     """Set limits that hold even without the parent.
 
-    The process can write to sockets and shared memory, not to files; where the kernel has Landlock, neither to those
-    that are there, nor to the memory of other processes.
+    The process can write to sockets and shared memory, but not to files. If the kernel has Landlock, it can also not
+    change existing files, nor access the memory of other processes.
     """
     _limit(resource.RLIMIT_AS, config.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -209,7 +209,7 @@ def _confine(config: ChildConfig) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer until the connection is closed."""
+    """Answer requests until the connection is closed."""
     _die_with_parent()
     connection, memory_fd, *blocks_fd = map(int, arguments)
     channel = Channel(connection)
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
 def _answer(child: Child, message: bytes) -> dict[str, Any]:
     try:
         return child.answer(Request.unpacked(message))
-    except Exception:  # noqa: BLE001  for the log of the parent: where that is a file, this process cannot write to it
+    except Exception:  # noqa: BLE001  sent to the parent's log: if that is a file, this process cannot write to it
         return {"failed": traceback.format_exc()}
 
 

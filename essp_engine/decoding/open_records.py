@@ -1,8 +1,8 @@
-"""The records that a child reads: bytes of files of records, checked by their CRC and decoded as images.
+"""The records that a child reads: byte ranges of record files, checked by CRC and decoded as images.
 
-The seeds say where each record lies, so no table is read. The records of a work unit are announced together: those that
-lie close to each other come with one request, from a store or from the decoder's cache of blocks. Files never change,
-so they stay open, the most recently used ones.
+The seeds contain the location of each record, so no table is read. The records of a work unit are announced together:
+records that are close together come with one request, from a store or from the decoder's block cache. Files never
+change, so the most recently used ones stay open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OpenRecords:
     """At most `capacity` open files of records."""
 
     def __init__(self, stores: Stores, limits: Limits, capacity: int, shared: SharedBlocks | None = None) -> None:
-        """`shared`: a further cache for what is read in ranges."""
+        """`shared`: an additional cache for data read in ranges."""
         self._stores = stores
         self._limits = limits
         self._capacity = capacity
@@ -70,7 +70,7 @@ class OpenRecords:
         return outcomes
 
     def drop(self, file: Video, *, damaged: bool = False) -> None:
-        """Close a file, if it is open. `damaged`: what the shared cache has of it is not to be used again."""
+        """Close a file, if it is open. `damaged`: also drop its data from the shared cache."""
         if (opened := self._open.pop(file.uri, None)) is not None:
             if damaged:
                 forget(opened)

@@ -1,11 +1,11 @@
-"""The videos that a child has open: found by URI, checked against the catalog, the most recently used ones kept.
+"""The videos that a child has open: resolved by URI, checked against the catalog; the most recently used ones stay
+open.
 
-A video on this machine's disk is opened by its path, any other in ranges through the object store, and what is read
-of it is compared with the checksums of the catalog. Both the number of open videos and an estimate of their memory are
-limited.
+A video on a local disk is opened by its path; any other is read in ranges through the object store, and compared with
+the checksums of the catalog. Both the number of open videos and an estimate of their memory are limited.
 
-Of a video on the disk only the first bytes are compared, which tells another one of the same size and time. FFmpeg
-reads such a file itself, and disks and file systems have checksums of their own.
+For a video on a local disk, only the first bytes are compared, which detects another file of the same size and time.
+FFmpeg reads such a file itself, and disks and file systems have their own checksums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from essp_engine.video.container import Limits, VideoFile
 from essp_engine.video.reader import Reader
 
 _PICTURES = 20
-"""Pictures that a decoder keeps at most: 16 reference pictures, and some in progress."""
+"""Maximum number of pictures that a decoder keeps: 16 reference pictures, and some in progress."""
 _SAMPLES = 1.5
 """Bytes per pixel in 4:2:0."""
 
@@ -42,12 +42,12 @@ class _Open:
 
 
 class OpenVideos:
-    """At most `capacity` open videos that hold about `capacity_bytes`; the latest one is always kept."""
+    """At most `capacity` open videos with about `capacity_bytes` of memory; the latest one is always kept."""
 
     def __init__(
         self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int, shared: SharedBlocks | None = None
     ) -> None:
-        """`shared`: a further cache for what is read in ranges."""
+        """`shared`: an additional cache for data read in ranges."""
         self._stores = stores
         self._limits = limits
         self._capacity = capacity
@@ -56,9 +56,9 @@ class OpenVideos:
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def reader(self, video: Video) -> Reader:
-        """A reader of the video as the catalog knows it.
+        """A reader of the video as described in the catalog.
 
-        Raises `BadVideo` (`vanished`, `changed`, or what is wrong with the file) and `Unavailable`.
+        Raises `BadVideo` (`vanished`, `changed`, or the fault of the file) and `Unavailable`.
         """
         store, key = self._stores.resolve(video.uri, video=True)
         try:
@@ -94,7 +94,7 @@ class OpenVideos:
         return reader
 
     def drop(self, video: Video, *, damaged: bool = False) -> None:
-        """Close a video, if it is open. `damaged`: what the shared cache has of it is not to be used again."""
+        """Close a video, if it is open. `damaged`: also drop its data from the shared cache."""
         held = self._open.pop(video.uri, None)
         if held is not None:
             if damaged:
@@ -122,7 +122,7 @@ def _close(source: VideoFile) -> None:
 
 
 def _check_unchanged(video: Video, info: ObjectInfo) -> None:
-    """Another file than the one in the catalog has other frames: never decode it in its place."""
+    """Raises `BadVideo` if the file changed: another file has other frames, and must never be decoded instead."""
     if (video.size_bytes and video.size_bytes != info.size_bytes) or (video.etag and video.etag != info.etag):
         raise BadVideo(f"{video.uri} is not the file that the catalog was built from; build it again", "changed")
 
@@ -135,10 +135,10 @@ def _sums(video: Video) -> BlockSums | None:
 
 
 def _check_head(video: Video, path: str, sums: BlockSums | None) -> None:
-    """The same size and time do not make it the same file."""
+    """Compare the beginning of the file: equal size and time do not prove that it is the same file."""
     if sums is None:
         return
-    with suppress(OSError), open(path, "rb", buffering=0) as file:  # what is wrong with it, the reader says
+    with suppress(OSError), open(path, "rb", buffering=0) as file:  # the reader reports what is wrong with the file
         if not sums.fit(0, file.read(sums.block_bytes)):
             raise BadVideo(
                 f"{video.uri} has the size and the time of the file that the catalog was built from, and is another "

@@ -47,7 +47,7 @@ class ChildConfig:
     unit_s: float
     """Maximum time for a request. Twice that in CPU time ends a child whose parent died."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """With which the stores' clients log in; set when it is sent."""
+    """The environment with which the stores' clients log in; set when it is sent."""
 
     def packed(self) -> bytes:
         """The bytes to send."""
@@ -83,8 +83,8 @@ class Request:
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
-    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, or with frames that are not
-    as many in each snippet, and for frames that the recipe's colours cannot have."""
+    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, or with frames that do not
+    divide evenly into its snippets, and for frame sizes that the recipe's colours do not support."""
     whole = (unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
@@ -101,7 +101,7 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
 
 
 def of_one_seed(unit: DecodeSeed, seed: Seed) -> DecodeSeed:
-    """A work unit of this seed alone."""
+    """A work unit with only this seed."""
     single = DecodeSeed()
     single.CopyFrom(unit)
     del single.seeds[:]

@@ -2,8 +2,8 @@
 
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
 the form of cache values. If a child dies, hangs or fails, the seeds of its unit are tried once more, each alone; a seed
-that fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
-operator) costs only time. That time is bounded: seeds whose turn comes too late are given up untried (`timeout`).
+that fails again is a `BadVideo` of kind `crashed` or `timeout`. So a child killed from outside (out of memory, an
+operator) only costs time. That time is bounded: seeds whose turn would come too late are given up untried (`timeout`).
 Otherwise a video that hangs at each of its seeds would block this decoder, then the next one that gets its message.
 """
 
@@ -51,7 +51,7 @@ class SandboxOptions:
 
 
 Outcome = Buffer | EsspError
-"""A clip as a value of the cache, or why there is none."""
+"""A clip as a cache value, or the error."""
 
 
 class Sandbox:
@@ -175,7 +175,7 @@ class Sandbox:
         return child
 
     def _end_child(self) -> str:
-        """Kill the child, which holds nothing. Returns how it ended."""
+        """Kill the child, which has no state to save. Returns how it ended."""
         child, self._child = self._child, None
         return "" if child is None else child.end()
 

@@ -1,4 +1,4 @@
-"""Settings of whatever decodes in child processes: those of every service, and the limits of its children."""
+"""Settings of processes that decode in child processes: the common service settings, and the limits of the children."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from essp_engine.decoding.sandbox import SandboxOptions
 
 
 class DecodingSettings(Settings):
-    """What child processes that decode may use, and how long."""
+    """What decoding child processes may use, and for how long."""
 
     decoder_timeout_s: float = Field(120.0, gt=0)
-    """Maximum time for the seeds of one message, after which the child is killed.
+    """Maximum seconds for the seeds of one message, after which the child is killed.
 
     It may have to decode a whole film. A message whose seeds are tried again, one by one, takes up to six times as
     long; choose it so that this is less than `stuck_s`.

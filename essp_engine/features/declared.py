@@ -1,7 +1,8 @@
-"""Features that are known by declaration only, because their code is in an extractor's image and not in this process.
+"""Features known only by declaration, because their code is in an extractor's image and not in this process.
 
 The master needs the shape and the type of a feature's output to reserve memory for it, and a trainer needs to know how
-to read the values. The registration of an extractor declares both, the shape in terms of the clip's `(T, H, W, 3)`:
+to interpret the values. The registration of an extractor declares both, the shape in terms of the clip's `(T, H, W,
+3)`:
 
     output: {shape: [1, H, W, "2*T-2"], dtype: uint8}
     layout: {values: signed, mirrored: horizontal_motion}

@@ -1,14 +1,14 @@
-"""Draws features as what they are: frames as pictures, motion on the colour wheel, other numbers as heat maps and bars.
+"""Draws features: frames as pictures, motion on the colour wheel, other numbers as heat maps and bars.
 
     colours                     red, green and blue of one frame each
     signed, motion              the direction is the hue (right red, down yellow-green, left cyan, up violet), the speed
                                 is the saturation, so no motion is white
-    signed, differences         those of red, green and blue around grey, if the channels come in threes
+    signed, differences         differences of red, green and blue around grey, if the channels come in threes
     other signed values         a heat map of each channel: red above zero, blue below, white at zero
-    descriptors                 a heat map with a row for each descriptor and a column for each of its numbers; of a
-                                single one bars
+    descriptors                 a heat map with a row for each descriptor and a column for each of its numbers; bars for
+                                a single descriptor
 
-The declared layout of a feature says what its values are, not its name. The wheel is the usual one of HSV for flow
+The declared layout of a feature says what its values are, not its name. The wheel is the usual HSV wheel for flow
 (Baker et al., "A Database and Evaluation Methodology for Optical Flow", IJCV 2011).
 """
 
@@ -30,17 +30,18 @@ Picture = NDArray[np.uint8]
 
 _SLOWEST_FULL = 1.0  # in steps of the code; keeps noise in a still picture from becoming colour
 _FULL_PERCENT = 99
-"""Of the sizes of numbers: those above are as full as this one, so that one of them does not make all others pale."""
+"""Percentile of the magnitudes that is drawn at full colour; larger ones are clipped, so that an outlier does not make
+everything else pale."""
 _BOUND = 127
 """Steps of the code up to the bound."""
 _BAR_HEIGHT = 65
 _SMALL = 64
-"""Pixels of a side of a heat map of descriptors, below which it is enlarged."""
+"""A heat map of descriptors with smaller sides in pixels is enlarged."""
 _MOST_ROWS = 256
-"""Of a heat map of descriptors; of more, evenly spaced ones are shown."""
+"""Maximum rows of a heat map of descriptors; of more, evenly spaced ones are shown."""
 _WHEEL = "right red, down yellow-green, left cyan, up violet"
 _ABOVE, _BELOW = np.array([178, 24, 43], np.float32), np.array([33, 102, 172], np.float32)
-"""The ends of ColorBrewer's RdBu, which the colour-blind can tell apart."""
+"""The ends of ColorBrewer's RdBu, which colour-blind people can distinguish."""
 
 
 class Drawing(NamedTuple):
@@ -49,20 +50,20 @@ class Drawing(NamedTuple):
     pictures: list[Picture]
     """In the order of its frames and channels."""
     caption: str
-    """What colours mean; empty: they are frames."""
+    """The meaning of colours; empty for ordinary frames."""
     scale: str = ""
-    """Where a colour is full; empty: there is no scale."""
+    """The value of full colour; empty if there is no scale."""
 
     @property
     def words(self) -> str:
-        """How to read them."""
+        """How to read the pictures."""
         return f"{self.caption}, {self.scale}" if self.scale else self.caption
 
 
 def drawing(array: NDArray[Any], layout: FeatureLayout, fullest: float | None = None) -> Drawing:
-    """All pictures of a feature, `(T, H, W, C)`, or of any shape `(..., C)` if it is of descriptors.
+    """All pictures of a feature: `(T, H, W, C)`, or any shape `(..., C)` for descriptors.
 
-    `fullest`: the speed or size of full colour, in the units of the feature (default: see `fullest_of`). Raises
+    `fullest`: the speed or magnitude of full colour, in the units of the feature (default: see `fullest_of`). Raises
     `ConfigError` for what cannot be drawn.
     """
     if layout.values == "descriptor":
@@ -103,7 +104,7 @@ def flow_picture(codes: NDArray[Any], fullest: float) -> Picture:
 
 
 def fullest_of(array: NDArray[Any], layout: FeatureLayout) -> float:
-    """The 99th percentile of the speeds of motion, or of the sizes of other numbers; above 0."""
+    """The 99th percentile of the speeds of motion, or of the magnitudes of other numbers; above 0."""
     if layout.values == "descriptor":
         array = descriptors_of(array, layout.facts).astype(np.float32)
     values = _signed(array)
@@ -155,7 +156,7 @@ def _full(fullest: float) -> str:
 
 
 def _heat(values: NDArray[np.float32], fullest: float) -> Picture:
-    """`(H, W)` -> a pixel each; what is no number is grey."""
+    """`(H, W)` -> one pixel each; NaN is grey."""
     share = np.clip(values / fullest, -1, 1)[..., None]
     ends = np.where(share > 0, _ABOVE, _BELOW)
     coloured = np.where(np.isnan(share), np.float32(ZERO), 255 + np.abs(share) * (ends - 255))
@@ -164,22 +165,22 @@ def _heat(values: NDArray[np.float32], fullest: float) -> Picture:
 
 
 def _bars(values: NDArray[np.float32], fullest: float) -> Picture:
-    """`(C,)` -> a column each, up from the middle, or from the bottom if none is below zero."""
+    """`(C,)` -> one column each, starting in the middle, or at the bottom if no number is negative."""
     zero = _BAR_HEIGHT // 2 if (values < 0).any() else 0
     tops = np.rint(np.clip(np.nan_to_num(values) / fullest, -1, 1) * (_BAR_HEIGHT - zero - 1))
-    height = _BAR_HEIGHT - 1 - zero - np.arange(_BAR_HEIGHT, dtype=np.float32)[:, None]  # of each row above zero
+    height = _BAR_HEIGHT - 1 - zero - np.arange(_BAR_HEIGHT, dtype=np.float32)[:, None]  # height of each row above zero
     inside = (height <= np.maximum(tops, 0)) & (height >= np.minimum(tops, 0))
     return _heat(np.where(inside & (tops != 0), np.sign(tops) * np.float32(fullest), np.float32(0)), fullest)
 
 
 def _enlarged(picture: Picture) -> Picture:
-    """The picture with some pixels for each of its own, if it is small."""
+    """The picture, enlarged by repeating its pixels if it is small."""
     down, across = (max(1, _SMALL // side) for side in picture.shape[:2])
     return picture.repeat(down, axis=0).repeat(across, axis=1)
 
 
 def _in_threes(pictures: NDArray[np.uint8]) -> list[Picture]:
-    """Channels by threes as colours; if there are others, each as grey levels."""
+    """Groups of three channels as colours; other numbers of channels as one grey picture each."""
     width = 3 if pictures.shape[3] % 3 == 0 else 1
     return [np.repeat(group, 3 // width, axis=2) for frame in pictures for group in _groups(frame, width)]
 
@@ -189,7 +190,7 @@ def _groups(frame: NDArray[Any], width: int) -> list[NDArray[Any]]:
 
 
 def _signed(array: NDArray[Any]) -> NDArray[np.float32]:
-    """The values as numbers: codes in steps from zero, others as they are."""
+    """The values as numbers: codes relative to zero, others unchanged."""
     values = array.astype(np.float32)
     return values - ZERO if array.dtype == np.uint8 else values
 

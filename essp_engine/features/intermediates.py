@@ -33,32 +33,32 @@ class Intermediates:
 
     @property
     def frames(self) -> int:
-        """How many frames the clip has."""
+        """The number of frames of the clip."""
         return len(self._stored)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of its frames, px."""
+        """Height and width of its frames in pixels."""
         shape = self._stored.shape
         return (shape[1] if len(shape) == 4 else height_of(shape)), shape[2]
 
     @property
     def clip(self) -> NDArray[np.uint8]:
-        """The clip as `(T, H, W, 3) uint8, RGB`, converted when it is first asked for. Do not modify it."""
+        """The clip as `(T, H, W, 3) uint8, RGB`, converted on first access. Do not modify it."""
         if self._colour is None:
             return self._stored
         return self.get("rgb", self._as_rgb)
 
     @property
     def luma(self) -> NDArray[np.uint8] | None:
-        """Grey levels, `(T, H, W) uint8`, of a clip that holds luma; None for RGB. Do not modify them."""
+        """Grey levels, `(T, H, W) uint8`, of a clip stored with luma; None for RGB. Do not modify them."""
         colour = self._colour
         return None if colour is None else self.get("luma", lambda: grey(self._stored, colour))
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`, computed by `make()` on the first request. Do not modify it.
 
-        The key has to identify the value and everything that it depends on, except for the clip.
+        The key must identify the value and everything that it depends on, except for the clip.
         """
         if key not in self._made:
             self._made[key] = make()
@@ -73,8 +73,7 @@ class Intermediates:
 class SharingExtractor(Extractor, Protocol):
     """An extractor that can share intermediate results with others.
 
-    One that asks for `shared.luma` in place of `shared.clip`, and declares `needs = "luma"`, spares the conversion to
-    RGB.
+    If it uses `shared.luma` instead of `shared.clip`, and declares `needs = "luma"`, it avoids the conversion to RGB.
     """
 
     def extract_from(self, shared: Intermediates) -> NDArray[Any]:

@@ -18,8 +18,8 @@ from essp_common.job.feature_layout import FeatureLayout
 
 P = TypeVar("P", bound="FeatureParams")
 Needs = Literal["colours", "luma"]
-"""What a feature is computed from: the colours of frames, or their grey levels alone. A class may say so in `needs`;
-one that does not gets colours, and is refused where clips have none (`clip.pixels: gray`)."""
+"""What a feature is computed from: the colours of frames, or only their grey levels. A class may declare it in `needs`;
+without it, it gets colours, and is refused if clips have none (`clip.pixels: gray`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class FeatureParams(BaseModel):
     )
 
     def part(self, kind: type[P]) -> P:
-        """The parameters of one of the models that this one inherits."""
+        """The parameters that belong to one of the models from which this one inherits."""
         return kind.model_validate({name: getattr(self, name) for name in kind.model_fields})
 
 
@@ -58,21 +58,21 @@ class Extractor(Protocol):
     summary: ClassVar[str]
     """One line for `essp extractor ls`."""
     layout: ClassVar[FeatureLayout]
-    """How to read the values, and whether they may be mirrored. A class without it declares `FeatureLayout()`."""
+    """How to interpret the values, and whether they may be mirrored. A class without it declares `FeatureLayout()`."""
     Params: ClassVar[type[FeatureParams]]
     """The parameters that a stream may set in `params`."""
 
     def __init__(self, params: Any) -> None:
         """`params`: an instance of `Params`. Imports no large library.
 
-        Raises `ConfigError` if values that are valid one by one contradict each other.
+        Raises `ConfigError` if individually valid values contradict each other.
         """
 
     def frames_needed(self) -> int:
         """The smallest number of frames that a clip must have."""
 
     def output(self, clip: ArraySpec) -> ArraySpec:
-        """Shape and type of what `extract` returns for such a clip."""
+        """Shape and type of the result of `extract` for such a clip."""
 
     def setup(self) -> None:
         """Import libraries and allocate memory. Called once, in the process and thread that calls `extract`."""

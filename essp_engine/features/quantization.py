@@ -5,12 +5,12 @@ loses no precision. A displacement `v` in pixels becomes
 
     code = 128 + round(clip(v, -bound, bound) * 127 / bound)
 
-So one step is `bound / 127` pixels, and within the bound the error is at most half a step: 0.079 px for a bound of
-20 px. `usage` tells whether a bound fits: too small, and large motions are all alike (clipped); too large, and small
-ones are lost (zero).
+So one step is `bound / 127` pixels, and within the bound the error is at most half a step: 0.079 px for a bound of 20
+px. `usage` shows whether a bound is suitable: if it is too small, all large motions are alike (clipped); if it is too
+large, small ones are lost (zero).
 
-The mapping of the original two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps of the same size, but zero
-lies between two codes: a still background would seem to move.
+The mapping of the original two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps of the same size, but zero is
+between two codes: a still background would seem to move.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ZERO = 128
 """The code of zero in every signed uint8 feature."""
 _HALF_RANGE = 127
 _SAMPLED_ROWS = 4
-"""`usage` looks at one row in this many, and so costs a hundredth of computing the flow."""
+"""`usage` reads one row in this many, which costs a hundredth of computing the flow."""
 
 
 class Usage(NamedTuple):
-    """How codes are used."""
+    """The distribution of codes."""
 
     codes: int
-    """Codes that were looked at."""
+    """Number of codes examined."""
     clipped: int
-    """At either end of the range: what was beyond the bound is among them."""
+    """Codes at either end of the range, which includes all values beyond the bound."""
     zero: int
-    """Rounded to no motion at all."""
+    """Codes for no motion."""
 
 
 def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
@@ -55,7 +55,7 @@ def negate(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def usage(feature: NDArray[Any]) -> Usage:
-    """How a feature `(T, H, W, C)` of such codes uses them, from every fourth row."""
+    """The usage of codes in a feature `(T, H, W, C)`, from every fourth row."""
     rows = feature[:, ::_SAMPLED_ROWS]
     clipped = sum(int(np.count_nonzero(rows == end)) for end in (ZERO - _HALF_RANGE, ZERO + _HALF_RANGE))
     return Usage(rows.size, clipped, int(np.count_nonzero(rows == ZERO)))

@@ -1,11 +1,11 @@
-"""A feature of fewer or smaller frames than its clip has: two parameters of every feature that is computed.
+"""A feature of fewer or smaller frames than its clip has: two parameters of every computed feature.
 
-Streams of a job share each decoded clip, and look at it in their own geometry: `every` takes every n-th frame of it,
-`short_side` makes frames smaller first. So a network of clips may see frames of 256 px all over a long clip while
-flow, whose cost and bytes grow with the area, is computed of smaller ones.
+The streams of a job share each decoded clip, and see it in their own geometry: `every` takes every n-th frame of it,
+`short_side` makes frames smaller first. So a network of clips may see frames of 256 px over a whole long clip, while
+flow, whose cost and bytes grow with the area, is computed from smaller ones.
 
-`rgb` has neither: its trainers read the clip itself, take evenly spaced frames of it (`params.frames`), and resize what
-they cut out (`augment.crop`).
+`rgb` has neither: its trainers read the clip itself, take evenly spaced frames of it (`params.frames`), and resize
+their crops (`augment.crop`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ Frames = NDArray[np.uint8]
 
 
 class ReducedParams(FeatureParams):
-    """Parameters that every computed feature has besides its own."""
+    """Parameters that every computed feature has in addition to its own."""
 
     every: int = Field(1, ge=1, le=64)
-    """The feature is computed of every n-th frame of the clip (or of a snippet of it), around its middle."""
+    """The feature is computed from every n-th frame of the clip (or of a snippet of it), centred on its middle."""
     short_side: int | None = Field(None, ge=16, le=4320)
-    """Frames are scaled down first, to this many pixels on the short side (null: as they are). Smaller ones stay."""
+    """Frames are first scaled down to this many pixels on the short side (null: unchanged). Smaller frames are not
+    scaled."""
 
     def frames_needed(self, own: int) -> int:
-        """Frames that a clip needs, for a feature that needs `own` of what it sees."""
+        """Frames that a clip needs for a feature that needs `own` of the reduced frames."""
         return (own - 1) * self.every + 1
 
     def of(self, clip: ArraySpec) -> ArraySpec:
-        """What the feature sees of a clip `(T, H, W, C)`."""
+        """The reduced clip that the feature sees of a clip `(T, H, W, C)`."""
         frames, height, width, *rest = clip.shape
         shown = centred_steps(frames, self.every)
         return ArraySpec((len(shown), *self.size(height, width), *rest), clip.dtype)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what it sees, px."""
+        """Height and width of the reduced frames in pixels."""
         short = min(height, width)
         if self.short_side is None or short <= self.short_side:
             return height, width
@@ -52,13 +53,13 @@ class ReducedParams(FeatureParams):
 
 
 def divided(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of this module, and those of the feature's own."""
+    """The parameters of this module, and the feature's own."""
     own = {name: value for name, value in params.items() if name not in ReducedParams.model_fields}
     return {name: value for name, value in params.items() if name not in own}, own
 
 
 class Reduced:
-    """Another extractor, of fewer or smaller frames. Follows `SharingExtractor`."""
+    """Another extractor on fewer or smaller frames. Implements `SharingExtractor`."""
 
     def __init__(self, extractor: Extractor, params: ReducedParams) -> None:
         self._extractor = extractor
@@ -86,13 +87,13 @@ class Reduced:
         return extract_with(self._extractor, seen)
 
     def _scaled(self, frames: Frames, height: int, width: int) -> Frames:
-        """`(T, H, W)` or `(T, H, W, 3)` uint8: each pixel of the result is the mean of those that it covers."""
+        """`(T, H, W)` or `(T, H, W, 3)` uint8: each pixel of the result is the mean of the pixels that it covers."""
         made = [self._cv2.resize(frame, (width, height), interpolation=self._cv2.INTER_AREA) for frame in frames]
         return np.stack(made)
 
 
 class _Seen(Intermediates):
-    """What a feature sees of a clip. Shared by all features that see the same; made when it is first asked for."""
+    """The reduced clip of a feature, shared by all features with the same reduction, and computed on first access."""
 
     def __init__(
         self, whole: Intermediates, params: ReducedParams, scaled: Callable[[Frames, int, int], Frames]

@@ -5,8 +5,8 @@ Another package adds a feature with one line of its `pyproject.toml`,
     [project.entry-points."essp.extractors"]
     depth = "our_package.depth:Depth"
 
-and a class with the interface `essp_engine.features.port.Extractor`. `essp_common.plugins` says how they are loaded
-and their parameters checked.
+and a class with the interface `essp_engine.features.port.Extractor`. `essp_common.plugins` says how they are loaded and
+how their parameters are checked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INSTEAD = {
     "every": "`frames` are evenly spaced over the clip",
     "short_side": "trainers cut out and resize what they see (augment.crop); clip.resize is the size for all streams",
 }
-"""Of the parameters of other features, what a stream of `rgb` has in their place."""
+"""Parameters of other features -> what a stream of `rgb` has instead."""
 
 
 def names() -> list[str]:
@@ -85,10 +85,10 @@ def output_of(
     declared: Mapping[str, DeclaredFeature] | None = None,
     snippets: int = 1,
 ) -> ArraySpec:
-    """Shape and type of a feature for clips `(T, H, W, 3)`. Raises `ConfigError`, also if these are too short.
+    """Shape and type of a feature for clips `(T, H, W, 3)`. Raises `ConfigError`, also if the clips are too short.
 
     `declared`: features whose code is in another image; that image checks their parameters. `snippets`: equal parts of
-    the T frames, of each of which the feature is computed.
+    the T frames; the feature is computed for each.
     """
     needed, made = _geometry(feature, params, declared)
     frames = clip.shape[0] // snippets
@@ -109,7 +109,7 @@ def frames_of(feature: str, params: Mapping[str, Any], declared: Mapping[str, De
 
 
 def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> FeatureLayout:
-    """How to read the values of a feature. Raises `ConfigError` for one that is neither installed nor `declared`."""
+    """How to interpret the values of a feature. Raises `ConfigError` if it is neither installed nor `declared`."""
     elsewhere = _elsewhere(feature, declared)
     if elsewhere is not None:
         return elsewhere.layout
@@ -118,7 +118,7 @@ def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = Non
 
 
 def needs_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> Needs:
-    """What a feature is computed from. Raises `ConfigError` for one that is neither installed nor `declared`."""
+    """What a feature is computed from. Raises `ConfigError` if it is neither installed nor `declared`."""
     if _elsewhere(feature, declared) is not None:
         return "colours"
     needs: Needs = getattr(extractor_class(feature), "needs", "colours")
@@ -126,14 +126,14 @@ def needs_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None
 
 
 def extractor_class(name: str) -> type[Extractor]:
-    """The class that is registered under a name. Raises `ConfigError` if there is none or it does not load."""
+    """The class registered under a name. Raises `ConfigError` if it does not exist or fails to load."""
     return cast("type[Extractor]", _EXTRACTORS.load(name))
 
 
 def _geometry(
     feature: str, params: Mapping[str, Any], declared: Mapping[str, DeclaredFeature] | None
 ) -> tuple[int, Callable[[ArraySpec], ArraySpec]]:
-    """How many frames a clip needs for a feature, and what becomes of one."""
+    """How many frames a clip needs for a feature, and a function from the clip's shape to the feature's."""
     elsewhere = _elsewhere(feature, declared)
     if elsewhere is None:
         extractor = create(feature, params)

@@ -1,17 +1,16 @@
 """Cuts the model's input from a clip: the augmentation of the two-stream recipe, and the views of evaluation.
 
 Training takes a random region and resizes it to the crop. The height and width of the region are two neighbouring (or
-equal) entries of `scales` times the short side; it lies at one of the four corners or the centre. Half of the clips are
-mirrored. All frames and channels of a clip are treated alike. (Wang et al., "Towards Good Practices for Very Deep
-Two-Stream ConvNets", 2015; TSN, 2016.) If the job asks for it, RandAugment (`rand_augment.py`) and random erasing
-follow.
+equal) entries of `scales` times the short side; its position is one of the four corners or the centre. Half of the
+clips are mirrored. All frames and channels of a clip are treated alike. (Wang et al., "Towards Good Practices for Very
+Deep Two-Stream ConvNets", 2015; TSN, 2016.) If requested, RandAugment (`rand_augment.py`) and random erasing follow.
 
-Evaluation cuts squares whose side is a fixed share of the short side, and resizes them to the crop. So it shows things
-at a size that training has shown them at, whatever the size of the frames.
+Evaluation cuts squares whose side is a fixed fraction of the short side, and resizes them to the crop. So objects
+appear at a size seen in training, whatever the frame size.
 
-The augmentation of a clip depends on (seed of the training, epoch, index) alone. The order of arrival, the number of
-threads and a resumption do not change it. Arrays are `(T, H, W, C)`, uint8 or float32. Inputs are not modified.
-Descriptors are no pictures, and seen as they are.
+The augmentation of a clip depends only on (seed of the training, epoch, index), not on the order of arrival, the number
+of threads or a resumption. Arrays are `(T, H, W, C)`, uint8 or float32. Inputs are not modified. Descriptors are not
+pictures, and are used unchanged.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
     3: lambda height, width: ((0, 1), (1, 1), (2, 1)) if height > width else ((1, 0), (1, 1), (1, 2)),
     _TEN: lambda height, width: _CORNERS,
 }
-"""Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
+"""Number of evaluation views -> their positions, in halves of the free space, by height and width of the frame."""
 _HORIZONTAL = slice(0, None, 2)
 """The channels of horizontal motion: dx, dy, dx, dy, ..."""
 _ERASED = (0.02, 1 / 3)
-"""Share of a picture that is erased, the least and the most."""
+"""The smallest and the largest erased fraction of a picture."""
 _LONGEST = float(np.log(1 / 0.3))
-"""Of its height to its width, or the other way round; the logarithm."""
+"""Logarithm of the largest aspect ratio of the erased rectangle, in either direction."""
 NOTHING = 128
-"""What is put there: grey, or no motion. 0 if the values are floats."""
+"""The value of erased pixels: grey, or no motion. 0 for float values."""
 _COLOUR_CHANNELS = 4
 """torch has a vectorised uint8 resize for up to this many channels. For more, float is three times faster."""
 
@@ -58,22 +57,22 @@ class Evaluated(NamedTuple):
     """What evaluation and prediction see of a frame."""
 
     crop: int
-    """Side of the square that the model sees."""
+    """Side in pixels of the square that the model sees."""
     scale: float
-    """Side of the square that is cut, as a share of the short side."""
+    """Side of the square that is cut, as a fraction of the short side."""
     views: int
     """Squares of each frame: 1, 3 or 10."""
 
     @classmethod
     def by(cls, model: ModelDescription) -> Self:
-        """What a trained model sees."""
+        """The view of a trained model."""
         return cls(model.crop, model.evaluation_scale, model.views)
 
 
 def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:
     """A random region of `clip`, `(T, crop, crop, C)`. `identity`: seed of the training, epoch, index."""
     if layout.values == "descriptor":
-        return clip  # there is nothing to cut
+        return clip  # nothing to crop
     random = counter_generator("augment", *identity)
     cut = _region(clip.shape[1], clip.shape[2], augment, random)
     view = resized(clip[:, cut.rows, cut.columns], augment.crop)
@@ -88,9 +87,9 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
 
 
 def training_cut(height: int, width: int, augment: AugmentSpec, *identity: object) -> Cut:
-    """What `training_view` shows of a clip with frames of this size, for who cuts on a device.
+    """The cut of `training_view` for a clip with frames of this size, for cutting on a device.
 
-    Raises `ValueError` with RandAugment, which changes more than is in a `Cut`.
+    Raises `ValueError` with RandAugment, which a `Cut` cannot express.
     """
     if augment.rand_augment is not None:
         raise ValueError("RandAugment is computed on the host")
@@ -99,7 +98,7 @@ def training_cut(height: int, width: int, augment: AugmentSpec, *identity: objec
 
 
 def evaluation_cuts(height: int, width: int, seen: Evaluated) -> list[Cut]:
-    """What `evaluation_view` shows of a clip with frames of this size, view by view."""
+    """The cuts of `evaluation_view` for a clip with frames of this size, one for each view."""
     side, places = squares(height, width, seen)
     cuts = [Cut(slice(top, top + side), slice(left, left + side)) for top, left in places]
     return cuts + [cut._replace(mirrored=True) for cut in cuts] if mirrors(seen) else cuts
@@ -109,7 +108,7 @@ def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Fra
     """The views of `clip` for evaluation, `(views * T, crop, crop, C)`.
 
     1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, each also
-    mirrored. The model scores views as it scores frames: the score of a clip is the mean over frames and views.
+    mirrored. The model scores views like frames: the score of a clip is the mean over frames and views.
     """
     if layout.values == "descriptor":
         return clip
@@ -121,7 +120,7 @@ def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Fra
 
 
 def squares(height: int, width: int, seen: Evaluated) -> tuple[int, list[tuple[int, int]]]:
-    """What is cut from frames of this size: the side of the squares, and the top and left of each."""
+    """The squares for frames of this size: their side, and the top and left of each."""
     side = _side(min(height, width), seen.scale)
     return side, [
         ((height - side) * down // 2, (width - side) * right // 2) for down, right in _PLACES[seen.views](height, width)
@@ -129,12 +128,13 @@ def squares(height: int, width: int, seen: Evaluated) -> tuple[int, list[tuple[i
 
 
 def mirrors(seen: Evaluated) -> bool:
-    """Whether each square is seen in a mirror, too, after all of them."""
+    """Whether each square is also seen mirrored, after all others."""
     return seen.views == _TEN
 
 
 def resized(frames: Frames, side: int) -> Frames:
-    """`frames` resized to squares of `side` pixels, bilinear: uint8 if they are, or else float32. Always a copy."""
+    """`frames` resized to squares of `side` pixels, bilinear; uint8 stays uint8, anything else becomes float32. Always
+    a copy."""
     if frames.shape[1] == frames.shape[2] == side:
         return frames.copy() if frames.dtype == np.uint8 else frames.astype(np.float32)
     exact = frames.dtype == np.uint8 and frames.shape[3] <= _COLOUR_CHANNELS
@@ -149,7 +149,7 @@ def resized(frames: Frames, side: int) -> Frames:
 
 
 def _tensor(frames: Frames) -> torch.Tensor:
-    # torch does not support read-only arrays, such as views over the cache.
+    # torch does not support read-only arrays, such as views of the cache.
     return torch.from_numpy(frames if frames.flags.writeable else frames.copy())
 
 
@@ -166,12 +166,12 @@ def _region(height: int, width: int, augment: AugmentSpec, random: np.random.Gen
 
 
 def _erased(augment: AugmentSpec, random: np.random.Generator) -> tuple[slice, slice] | None:
-    """Rows and columns of what is erased of a view."""
+    """Rows and columns of the erased rectangle of a view; None if nothing is erased."""
     return _rectangle(augment.crop, random) if augment.erase and random.random() < augment.erase else None
 
 
 def _rectangle(side: int, random: np.random.Generator) -> tuple[slice, slice]:
-    """Rows and columns of what is erased of a square. A rectangle that does not fit is drawn again."""
+    """Rows and columns of a random rectangle in a square. A rectangle that does not fit is drawn again."""
     while True:
         area = random.uniform(*_ERASED) * side**2
         aspect = np.exp(random.uniform(-_LONGEST, _LONGEST))
@@ -182,14 +182,14 @@ def _rectangle(side: int, random: np.random.Generator) -> tuple[slice, slice]:
 
 
 def _side(short: int, scale: float) -> int:
-    """Pixels of a share of the short side."""
+    """A fraction of the short side in pixels."""
     return min(short, max(1, round(short * scale)))
 
 
 def negated_in_mirror(layout: FeatureLayout) -> slice | None:
-    """The channels of a feature that change their sign in a mirror; None: none do.
+    """The channels of a feature whose sign changes when mirrored; None if there are none.
 
-    Raises `ValueError` if the feature does not say.
+    Raises `ValueError` if the feature does not declare it.
     """
     if layout.mirrored == "unknown":
         raise ValueError("this feature does not say what it becomes in a mirror; the preflight refuses such jobs")

@@ -1,14 +1,14 @@
-"""What a network computes for some clips and not for others: the experts of a mixture, each called if a clip chose it.
+"""Handles networks with parts that run for some clips only: the experts of a mixture, each called if a clip chose it.
 
-On several ranks each batch normalisation exchanges numbers, forwards and backwards, and gradients are exchanged while
-the backward pass goes on. All ranks have to do so in the same order: else gloo ends the process, NCCL waits for ever,
-and where the numbers are as many, those of different layers are added up.
+With several ranks, each batch normalisation exchanges numbers in the forward and the backward pass, and gradients are
+exchanged during the backward pass. All ranks must do this in the same order. Otherwise gloo ends the process, NCCL
+waits forever, and if sizes happen to match, numbers of different layers are added up.
 
-So a network is sent no clip and one clip before it trains. What a rank leaves out without a clip, or does in another
-order, it does not do on every rank. A batch normalisation of that kind is refused; a gradient has to wait for the end
-of the backward pass.
+So before training, the network is run on zero clips and on one clip. Whatever it skips without a clip, or does in a
+different order, does not happen on every rank. A batch normalisation of that kind is refused; such a gradient must wait
+for the end of the backward pass.
 
-A network that cannot be sent no clip is taken at its word; then all gradients wait.
+If a network fails on zero clips, the check is skipped; then all gradients wait.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _log = logging.getLogger(__name__)
 
 
 class _Course(NamedTuple):
-    """What a pass through a network did."""
+    """The course of a pass through a network."""
 
     forward: list[str]
-    """Paths of the batch normalisations, in their order."""
+    """Paths of the batch normalisations, in the order of the forward pass."""
     backward: list[str]
-    """Those that a gradient came to, in their order."""
+    """Paths of the batch normalisations that a gradient reached, in order."""
     moments: dict[Parameter, int]
-    """How many of those were before the gradient of each parameter that has one."""
+    """For each parameter with a gradient, how many of those the backward pass had reached before it."""
 
 
 def gradients_that_wait(model: Classifier, side: int, still: Collection[nn.Module]) -> set[Parameter]:
-    """The parameters whose gradients do not come on every rank at the same place between batch normalisations.
+    """The parameters whose gradients do not arrive at the same place between batch normalisations on every rank.
 
-    `side`: of its pictures. `still`: batch normalisations that exchange nothing, since their statistics stand. Raises
-    `ConfigError` if another one is left out for some clips.
+    `side`: of its pictures. `still`: batch normalisations that exchange nothing, because their statistics are frozen.
+    Raises `ConfigError` if another one is skipped for some clips.
     """
     layers = {path: layer for path, layer in batch_norms(model).items() if layer not in still}
     if not layers:
-        return set()  # nothing comes between the gradients, whose own order is the same everywhere
+        return set()  # nothing is exchanged between the gradients, whose own order is the same on all ranks
     try:
         with _in_evaluation(model):
             without, with_one = (_course(model, layers, clips, side) for clips in (0, 1))
-    except Exception as error:  # noqa: BLE001  of another package; if it is not of this test, training raises it again
+    except Exception as error:  # noqa: BLE001  of another package; training repeats errors that are not of this test
         _log.warning("whether the network computes the same for all clips is not known: %s", error)
         return set(model.parameters())
     _require_alike(without.forward, with_one.forward, "is left out by a rank")
@@ -67,8 +67,8 @@ def gradients_that_wait(model: Classifier, side: int, still: Collection[nn.Modul
 
 @contextmanager
 def _in_evaluation(model: Classifier) -> Iterator[None]:
-    """Layers as in evaluation, which changes nothing; what has parts as in training, which may decide what is called.
-    Gradients are gone afterwards."""
+    """Put leaf layers in evaluation mode, which changes no state, and containers in training mode, which may decide
+    what is called. Clears gradients afterwards."""
     modes = {layer: layer.training for layer in model.modules()}
     try:
         for layer in modes:
@@ -113,7 +113,7 @@ def _course(model: Classifier, layers: Mapping[str, nn.Module], clips: int, side
 
 
 def _require_alike(without: list[str], with_one: list[str], fate: str) -> None:
-    """Raises `ConfigError` for batch normalisations that a rank without a clip leaves out."""
+    """Raises `ConfigError` for batch normalisations that a rank without a clip skips."""
     for one, other in zip_longest(without, with_one):
         if one != other:
             raise ConfigError(

@@ -1,12 +1,12 @@
-"""Whether a network keeps the clips of a batch apart, and first, wherever it drops something.
+"""Checks that a network keeps the clips of a batch apart, and in the first dimension, wherever it uses dropout.
 
-Dropout draws numbers for the whole batch, and a rank, or a micro-batch, takes the rows of its clips
-(`randomness.DropoutGenerator`). That is right if the rows of what is dropped from are the clips in their order, each
-with as many rows as another. A transformer that has its tokens first, `(T, B, C)`, would get other numbers on each
-number of ranks, or none of its shape in the last batch of an epoch.
+Dropout draws numbers for the whole batch, and a rank, or a micro-batch, uses the rows of its clips
+(`randomness.DropoutGenerator`). That is correct if the rows of the dropout's input are the clips in order, with the
+same number of rows each. A transformer that puts tokens first, `(T, B, C)`, would get different numbers for different
+numbers of ranks, or a shape mismatch in the last batch of an epoch.
 
-So two clips are sent through the network, of which the second is not a number (NaN). Whatever is computed from it is
-not one either. A network that raises an error at that, such as one that decomposes matrices, is taken at its word.
+So two clips are sent through the network, and the second one is all NaN. Everything computed from it is also NaN. If a
+network raises an error for NaN, such as one that decomposes matrices, the check is skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 
 
 def require_clips_first(model: Classifier, side: int) -> None:
-    """Raises `ConfigError` if a dropout of the network has something else than clips first. `side`: of its pictures."""
+    """Raises `ConfigError` if a dropout of the network does not have clips in the first dimension. `side`: of its
+    pictures."""
     mixed: dict[str, tuple[int, ...]] = {}
 
     def look(path: str, x: Tensor) -> None:
@@ -39,7 +40,7 @@ def require_clips_first(model: Classifier, side: int) -> None:
     modes = {layer: layer.training for layer in model.modules()}
     try:
         _send_two_clips(model.eval(), side)
-    except Exception as error:  # noqa: BLE001  of another package; if it is none of NaN, training raises it again
+    except Exception as error:  # noqa: BLE001  of another package; training repeats errors that are not of NaN
         _log.warning("whether the network has clips first where it drops something is not known: %s", error)
     finally:
         for hook in hooks:
@@ -63,7 +64,7 @@ def _send_two_clips(model: Classifier, side: int) -> None:
 
 
 def _apart(x: Tensor) -> bool:
-    """Whether the first half of the rows, and no other, are of the first clip."""
+    """Whether only the first half of the rows belongs to the first clip."""
     if x.ndim == 0 or len(x) % 2:
         return False
     first, second = x.reshape(len(x), -1).isnan().any(dim=1).chunk(2)

@@ -1,7 +1,7 @@
 """RGB of frames that reached the device as YUV 4:2:0: the conversion of `essp_engine.video.colour`, for torch.
 
-The same whole numbers, so the same pictures on a CPU, on a GPU and by NumPy. The clips of a batch may be of videos with
-different colours.
+It uses the same integer arithmetic, so the pictures are identical on a CPU, on a GPU and in NumPy. The clips of a batch
+may come from videos with different colour spaces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from essp_engine.video.colour import Colour, coefficients, height_of
 
 _MOST_PIXELS = 2**22
-"""At once, of clips that have as many: a pixel takes some twenty bytes on its way."""
+"""Maximum pixels converted at once: a pixel needs about twenty bytes during conversion."""
 
 
 def pictures(frames: Tensor, colours: Sequence[Colour]) -> Tensor:
@@ -38,7 +38,7 @@ def pictures(frames: Tensor, colours: Sequence[Colour]) -> Tensor:
 
 
 def _alike(colours: Sequence[Colour], most: int) -> Iterator[tuple[int, int]]:
-    """Runs of at most so many clips of one colour, as first and next one."""
+    """Runs of clips with the same colours, of at most `most` clips, as (first, after the last)."""
     begin = 0
     for _, run in groupby(colours):
         stop = begin + len(list(run))

@@ -1,4 +1,4 @@
-"""What a view shows of a clip, before anything is cut."""
+"""Describes what a view shows of a clip, before anything is cut."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class Cut(NamedTuple):
     columns: slice
     mirrored: bool = False
     erased: tuple[slice, slice] | None = None
-    """Rows and columns of the square in which nothing is seen."""
+    """Rows and columns of the square that are erased."""

@@ -1,11 +1,11 @@
-"""A classifier of local descriptors: an encoder and a linear layer, where networks have layers of convolutions.
+"""A classifier of local descriptors: an encoder and a linear layer, in the role of a network's convolutions.
 
     (B, T, H, W, C) ─▶ rows of C numbers, without facts and padding ─▶ encoder ─▶ one vector a clip ─▶ linear ─▶ logits
 
-It is made, loaded and asked as networks are (`models.py`), so evaluation, fusion and prediction know no difference. It
-computes vectors with NumPy, in double precision, clip by clip: the score of a clip does not depend on those beside it.
-All that it has learned is in its buffers and its last layer, in single precision; before that it is zeros, and scores
-all classes alike.
+It is built, loaded and called like a network (`models.py`), so evaluation, fusion and prediction treat both alike. It
+computes vectors with NumPy, in double precision, clip by clip: the score of a clip does not depend on other clips of
+the batch. Everything learned is in its buffers and its last layer, in single precision; before learning they are zero,
+and all classes have the same score.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DescriptorClassifier(nn.Module):
             raise ValueError(f"{description.name} is a network")
         spec, facts = description.encoder, description.layout.facts
         self.channels = description.channels
-        """Numbers of a row, with its facts."""
+        """Numbers in a row, including its facts."""
         self._kind = description.name
         self._facts = facts
         self._arrays = shapes(self._kind, self.channels - facts, spec.pca, spec.centres)
@@ -47,26 +47,26 @@ class DescriptorClassifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its last layer is."""
+        """The device of its last layer."""
         return self.head.weight.device
 
     @property
     def has_learned(self) -> bool:
-        """Whether it has learned to encode."""
+        """Whether its encoder has been learned."""
         return bool(self.get_buffer("pca_axes").any())
 
     @property
     def encoder(self) -> Encoder:
-        """What it has learned of descriptors."""
+        """The learned encoder."""
         return Encoder.of(self._kind, {name: self.get_buffer(name).cpu().numpy() for name in self._arrays})
 
     def learn(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what an encoder has learned (`Encoder.arrays`)."""
+        """Load the state of a learned encoder (`Encoder.arrays`)."""
         for name in self._arrays:
             self.get_buffer(name).copy_(torch.from_numpy(arrays[name]))
 
     def descriptors(self, clips: Tensor) -> list[NDArray[Any]]:
-        """`(n, C - facts)` of each of the `(B, T, H, W, C)` clips."""
+        """`(n, C - facts)` for each of the `(B, T, H, W, C)` clips."""
         return [descriptors_of(clip, self._facts) for clip in clips.cpu().numpy()]
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803

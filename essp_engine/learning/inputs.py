@@ -1,4 +1,4 @@
-"""The normalisations of the input: what the weights of each family of networks expect.
+"""The normalisations of the input that the weights of each family of networks expect.
 
 Features arrive as `(T, H, W, C)`. Networks of single frames score the T frames one by one, and the scores are averaged
 (the segment consensus of Wang et al., "Temporal Segment Networks", ECCV 2016). Networks of clips see them at once. C is
@@ -29,11 +29,11 @@ CENTRED = Scale((127.0,), (128.0,))
 CENTRED_SIGNED = Scale((128.0,), (128.0,))
 """The counterpart of CENTRED for signed values."""
 UNIT = Scale((127.5,), (127.5,))
-"""-1 to 1, as Inception v3 was trained. torchvision's weights come from there: its `transform_input` takes pictures
-that are normalised by IMAGENET back to this range (torchvision/models/inception.py)."""
+"""-1 to 1, as Inception v3 was trained. torchvision's weights are derived from those: its `transform_input` converts
+pictures normalised by IMAGENET back to this range (torchvision/models/inception.py)."""
 KINETICS = Scale((110.2008, 100.63983, 95.99475), (58.14765, 56.46975, 55.332195))
 """The normalisation of torchvision's r3d_18, mc3_18, r2plus1d_18 and s3d, trained on Kinetics-400."""
 EVEN = Scale((114.75, 114.75, 114.75), (57.375, 57.375, 57.375))
-"""The normalisation of torchvision's mvit_v2_s: all colours alike."""
+"""The normalisation of torchvision's mvit_v2_s: the same for all colours."""
 UNIT_SIGNED = Scale((128.0,), (127.5,))
 """The counterpart of UNIT for signed values."""

@@ -1,14 +1,14 @@
-"""The losses that jobs may name, beside the entry points `essp.losses`.
+"""The losses that jobs may name: ESSP's own and the entry points `essp.losses`.
 
-Where a job learns labels each by itself (`data.targets: labels`), cross entropy is that of each label, be it that a
-clip has it or has it not, and the loss of a clip is the mean over them.
+If a job learns labels independently (`data.targets: labels`), cross entropy is computed for each label, present or
+absent, and the loss of a clip is the mean over the labels.
 
-Another package adds one with one line of its `pyproject.toml`,
+Another package adds a loss with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.losses"]
     focal = "our_package.losses:focal"
 
-It has to be installed where master and trainers run.
+It must be installed where master and trainers run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from essp_common.job.registered import LOSSES_OF_PACKAGES, known_loss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """`(B, K)` logits and `(B,)` classes, or `(B, K)` floats that are 1 for each label, -> the sum of the losses of the
-clips; B may be 0. Of the sums of all ranks the mean over the batch is made."""
+clips; B may be 0. The sums of all ranks are combined into the mean over the batch."""
 
 
 def loss(
@@ -35,13 +35,13 @@ def loss(
     independent: bool = False,
     code: Sequence[str] = (),
 ) -> Loss:
-    """The loss called `name`. That of a package gives `(B,)`, one number a clip.
+    """The loss called `name`. A package's loss must return `(B,)`, one number per clip.
 
-    Raises `ConfigError` if there is none, if it does not load, and, when it is called, if it gives anything else.
+    Raises `ConfigError` if it does not exist or fails to load, and, when called, if it returns anything else.
 
     `smoothing`: share of each label's weight that cross entropy spreads over all classes, or over both answers to each
-    label. `weights`: `(K,)`, what a clip of each class, or with each label, counts in it; the sum is not divided by
-    them. `independent`: labels are learned, each by itself. `code`: packages in which `name` may be a path
+    label. `weights`: `(K,)`, the weight of clips of each class, or with each label; the sum is not divided by the
+    weights. `independent`: labels are learned independently. `code`: packages in which `name` may be a path
     (`ESSP_CODE`).
     """
     if known_loss(name, code) == "cross_entropy" and independent:

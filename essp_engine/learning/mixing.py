@@ -1,16 +1,15 @@
-"""Mixup and CutMix: a network learns from blends of two clips, and what each of them is worth.
+"""Mixup and CutMix: a network learns from blends of two clips, each with its share of the loss.
 
     mixup     share * clip + (1 - share) * partner                           Zhang et al., "mixup", ICLR 2018
-    CutMix    the clip, but for a rectangle that is the partner's            Yun et al., "CutMix", ICCV 2019
+    CutMix    the clip, except for a rectangle of the partner                Yun et al., "CutMix", ICCV 2019
 
-As in timm, which is where the recipes come from: all clips of a batch are blended alike; the partner of a clip is the
-one as far from the end of the batch as the clip is from its beginning, of the clips that are there; the share is drawn
-from a Beta distribution; where a job asks for both, each batch gets one of them, as often the one as the other; and the
-share of CutMix is what is left of a picture once the rectangle was cut at its edges. The rectangle is the same in all
-frames.
+The details follow timm, where the recipes come from. All clips of a batch are blended alike. The partner of a clip is
+its mirror position in the batch, among the clips that are present. The share is drawn from a Beta distribution. If a
+job asks for both methods, each batch gets one of them with equal probability. The share of CutMix is the remaining area
+after the rectangle was clipped at the picture's edges. The rectangle is the same in all frames.
 
-The blend of a batch depends on (seed of the training, epoch, first index of the batch) alone: neither the order of
-arrival, nor the number of ranks, nor a resumption changes it.
+The blend of a batch depends only on (seed of the training, epoch, first index of the batch), not on the order of
+arrival, the number of ranks, or a resumption.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Blend(NamedTuple):
     """How the clips of a batch are blended with their partners."""
 
     share: float
-    """What the clip itself is worth, 0 to 1."""
+    """The weight of the clip itself, 0 to 1."""
     rectangle: Rectangle | None
-    """What is the partner's; None: mixup."""
+    """The rectangle taken from the partner; None: mixup."""
 
     def blended(self, clips: Tensor, partners: Tensor) -> Tensor:
-        """`(B, T, H, W, C)` floats, each."""
+        """Blend `(B, T, H, W, C)` floats with their partners."""
         if self.rectangle is None:
             return torch.lerp(partners, clips, self.share)
         top, bottom, left, right = self.rectangle
@@ -53,17 +52,18 @@ class Blend(NamedTuple):
         return mixed
 
     def loss(self, loss_of: Callable[[Tensor], Tensor], targets: Tensor, partners: Tensor) -> Tensor:
-        """What a loss of one class a clip makes of both classes, `(B,)` each. It is that of the soft targets, since
-        cross entropy, with smoothing and weights of classes too, is linear in them."""
+        """The loss of the blend, from a loss with one class per clip and both classes, `(B,)` each. It equals the loss
+        for soft targets, because cross entropy is linear in them, even with smoothing and class weights."""
         return self.share * loss_of(targets) + (1 - self.share) * loss_of(partners)
 
     def dominant(self, targets: Tensor, partners: Tensor) -> Tensor:
-        """Of both classes of each clip the one that is worth more."""
+        """The class with the larger weight, for each clip."""
         return targets if self.share >= 0.5 else partners
 
 
 def blend_of(augment: AugmentSpec, *identity: object) -> Blend | None:
-    """The blend of a batch; None: the job asks for none. `identity`: seed of the training, epoch, first index."""
+    """The blend of a batch; None if the job does not ask for one. `identity`: seed of the training, epoch, first
+    index."""
     if not augment.mixup and not augment.cutmix:
         return None
     random = counter_generator("mix", *identity)
@@ -76,7 +76,7 @@ def blend_of(augment: AugmentSpec, *identity: object) -> Blend | None:
 
 
 def _rectangle(side: int, share: float, random: np.random.Generator) -> Rectangle:
-    """A rectangle with the middle anywhere, which would leave this share of a picture if all of it lay within."""
+    """A rectangle centred anywhere, which would leave this fraction of the picture if it were completely inside."""
     half = int(side * np.sqrt(1 - share)) // 2
     down, right = (int(random.integers(side)) for _ in range(2))
     top, left = max(down - half, 0), max(right - half, 0)

@@ -1,6 +1,6 @@
-"""Clip classifiers: a network by name, fitted to a feature and a set of classes; or an encoder (`descriptors.py`).
+"""Clip classifiers: a network by name, adapted to a feature and a set of classes; or an encoder (`descriptors.py`).
 
-A classifier takes `(B, T, H, W, C)` as the cache holds it (uint8, or float for float features) and returns `(B, K)`
+A classifier takes `(B, T, H, W, C)` as stored in the cache (uint8, or float for float features) and returns `(B, K)`
 logits. A network of single frames scores each of the T frames, and the logits are averaged; a network of clips sees all
 of them at once.
 
@@ -54,10 +54,10 @@ from essp_engine.learning.weight_layouts import named_as
 
 _log = logging.getLogger(__name__)
 _MOST_SAID = 300
-"""Characters of what PyTorch says of weights that do not fit."""
+"""Characters of PyTorch's message about weights that do not fit."""
 
 _LARGEST_NUMBER_BYTES = 8
-"""Of the types that checkpoints hold."""
+"""Bytes of the largest number type in checkpoints."""
 _SEEDED: Mapping[type[nn.Module], type[SeededDropout]] = {
     torchvision.ops.StochasticDepth: SeededDepth,
     nn.Dropout1d: SeededChannels,
@@ -66,7 +66,7 @@ _SEEDED: Mapping[type[nn.Module], type[SeededDropout]] = {
     nn.AlphaDropout: SeededAlpha,
     nn.FeatureAlphaDropout: SeededAlphaChannels,
 }
-"""Layers that keep their own probability, and what takes their places."""
+"""Layers that keep their own probability, and their seeded replacements."""
 
 
 class Classifier(nn.Module):
@@ -87,7 +87,7 @@ class Classifier(nn.Module):
         head: str,
     ) -> None:
         """`clip_frames`: how many frames the network sees at once; None: each alone. `independent`: its outputs are
-        labels, of which any number may hold, not classes. `head`: the path of the last layer."""
+        labels, any number of which may apply, not classes. `head`: the path of the last layer."""
         super().__init__()
         self.backbone = backbone
         self.dropout = DropoutGenerator()
@@ -100,24 +100,24 @@ class Classifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of its parameters."""
         return self.mean.device
 
     @property
     def head(self) -> nn.Module:
-        """The last layer, which may have dropout before it."""
+        """The last layer; dropout may precede it."""
         return self.backbone.get_submodule(self._head)
 
     @property
     def channels(self) -> int:
-        """Of the frames that it sees."""
+        """Channels of its input frames."""
         return len(self.mean)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
         """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast.
 
-        T is the number of frames, times the number of views in evaluation: all frames of a view, then those of the
-        next. Raises `ConfigError` if T is no multiple of what a network of clips sees at once.
+        T is the number of frames times the number of views in evaluation: all frames of a view, then of the next.
+        Raises `ConfigError` if T is not a multiple of the frames that a network of clips sees at once.
         """
         clips, frames = x_BTHWC.shape[:2]
         if frames % (self.clip_frames or 1):
@@ -140,7 +140,7 @@ class Classifier(nn.Module):
         )
 
     def normalised(self, x: Tensor) -> Tensor:
-        """Frames `(..., C)` as the network sees them: bytes normalised, floats as they are."""
+        """Frames `(..., C)` as network input: bytes normalised, floats unchanged."""
         exact = x.to(self.mean.dtype)
         return (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
 
@@ -149,11 +149,11 @@ class Classifier(nn.Module):
 
 
 AnyClassifier = Classifier | DescriptorClassifier
-"""What scores clips: a network, or an encoder of descriptors."""
+"""A classifier of clips: a network, or an encoder of descriptors."""
 
 
 def built(description: ModelDescription, code: Sequence[str] = ()) -> AnyClassifier:
-    """The classifier of a description, whose weights are still to be loaded. `code`: see `build`."""
+    """The classifier of a description, without loaded weights. `code`: see `build`."""
     if description.encoder is not None:
         return DescriptorClassifier(description)
     return build(description, seed=0, code=code)
@@ -162,13 +162,13 @@ def built(description: ModelDescription, code: Sequence[str] = ()) -> AnyClassif
 def build(
     description: ModelDescription, seed: int, weights: StateDict | None = None, code: Sequence[str] = ()
 ) -> Classifier:
-    """A network whose initial weights are drawn with `seed`, or taken from `weights` for all layers but the last.
+    """A network whose initial weights are drawn with `seed`, or taken from `weights` for all layers except the last.
 
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
-    average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages of which the network
-    may be named by its path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network,
-    for values that the network cannot read, for numbers of a type that cannot be saved, and for layers that draw random
-    numbers nobody can seed, or score a clip by those beside it.
+    average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages whose networks may
+    be named by path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network, for input
+    that the network cannot process, for number types that cannot be saved, and for layers that draw unseedable random
+    numbers or score a clip depending on others of its batch.
     """
     entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
@@ -184,7 +184,7 @@ def build(
             _replace(backbone, entry.head, _head(backbone.get_submodule(entry.head), classes))
             if entry.auxiliary_head is not None:
                 _replace(backbone, entry.auxiliary_head, _head(backbone.get_submodule(entry.auxiliary_head), classes))
-        except (AttributeError, TypeError) as error:  # of a path, or of what is there
+        except (AttributeError, TypeError) as error:  # from a path, or from what is there
             raise ConfigError(
                 f"model {description.name}: cannot replace its first and last layer: {error}", code="unsupported"
             ) from error
@@ -203,7 +203,7 @@ def build(
 
 
 class StartingWeights(NamedTuple):
-    """What a training starts from."""
+    """The initial weights of a training."""
 
     tensors: StateDict
     origin: Origin
@@ -213,7 +213,7 @@ def starting_weights(stores: Stores, uri: str | None, code: Sequence[str] = ()) 
     """Load the weights that a trainer's `weights` names: `package:NAME`, the training of another job, or a file in a
     configured store. `code`: see `build`.
 
-    Raises `ConfigError` if there are none, `BadCheckpoint` if those of a training are damaged.
+    Raises `ConfigError` if they do not exist, and `BadCheckpoint` if a training's weights are damaged.
     """
     if uri is None:
         return None
@@ -233,16 +233,19 @@ def starting_weights(stores: Stores, uri: str | None, code: Sequence[str] = ()) 
 def restore(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) -> AnyClassifier:
     """The classifier of a checkpoint. `code`: see `build`.
 
-    Raises `BadCheckpoint` if its weights differ from those that were saved."""
+    Raises `BadCheckpoint` if its weights differ from those that were saved.
+    """
     classifier = built(manifest.model, code)
     load_tensors(classifier, _weights_for(classifier, store, manifest))
     return classifier
 
 
 def weights_of(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) -> StateDict:
-    """The weights of a checkpoint, without a network: as they are stored, and no more than its network has.
+    """The weights of a checkpoint, as stored, without building a usable network. They must not be larger than the
+    network.
 
-    `code`: see `build`. Raises as `restore` does, also where that network is not installed."""
+    `code`: see `build`. Raises as `restore` does, also if that network is not installed.
+    """
     return _weights_for(built(manifest.model, code), store, manifest)
 
 
@@ -267,8 +270,8 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def tensors_of(data: bytes, most_bytes: int | None = None) -> dict[str, Tensor]:
-    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`), which may
-    be of `most_bytes` then.
+    """The tensors of a safetensors file, or of a packed one (`essp_common/tensors/packed.py`), which may then expand to
+    at most `most_bytes`.
 
     Raises `PermanentError` for any other file.
     """
@@ -281,12 +284,12 @@ def tensors_of(data: bytes, most_bytes: int | None = None) -> dict[str, Tensor]:
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors in host memory as arrays, which share their memory."""
+    """Tensors in host memory as arrays that share their memory."""
     return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
 
 
 def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Arrays as tensors, which share their memory."""
+    """Arrays as tensors that share their memory."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -296,22 +299,22 @@ def load_state(classifier: nn.Module, data: bytes) -> None:
 
 
 def _most_bytes(classifier: nn.Module) -> int:
-    """Of a file with its parameters and buffers, whatever the types of their numbers are there."""
+    """The largest size of a file with its parameters and buffers, for any number type."""
     tensors: Mapping[str, Tensor] = classifier.state_dict()
     return _LARGEST_NUMBER_BYTES * sum(tensor.numel() for tensor in tensors.values())
 
 
 def load_member(classifier: nn.Module, store: ObjectStore, member: Member) -> None:
-    """Set parameters and buffers to those of a member of the model whose folder `store` is. Raises `NotFound`, and
-    `PermanentError`, which names the file, for weights that were changed, or are those of another network."""
+    """Load the weights of a member of the model in folder `store`. Raises `NotFound`, and `PermanentError`, which names
+    the file, for weights that were changed or belong to another network."""
     data = member_weights(store, member)
     with _named(store.uri(member.file)):
         load_state(classifier, data)
 
 
 def member_tensors(store: ObjectStore, member: Member, code: Sequence[str] = ()) -> StateDict:
-    """The weights of such a member as they are stored, and no more than its network has. `code`: see `build`. Raises as
-    `load_member` does, and `ConfigError` where that network is not installed."""
+    """The weights of a member as stored, limited to the size of its network. `code`: see `build`. Raises as
+    `load_member` does, and `ConfigError` if that network is not installed."""
     most_bytes = _most_bytes(built(member.model, code))
     data = member_weights(store, member)
     with _named(store.uri(member.file)):
@@ -320,7 +323,7 @@ def member_tensors(store: ObjectStore, member: Member, code: Sequence[str] = ())
 
 @contextmanager
 def _named(uri: str) -> Iterator[None]:
-    """Errors with the name of the file."""
+    """Adds the name of the file to errors."""
     try:
         yield
     except PermanentError as error:
@@ -353,7 +356,7 @@ def _made(entry: Network, name: str) -> nn.Module:
 
 
 def _refuse_types(classifier: Classifier, name: str) -> None:
-    """Before anything is trained that cannot be saved."""
+    """Refuse number types that cannot be saved, before training starts."""
     for path, tensor in classifier.state_dict().items():
         if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES:
             raise ConfigError(
@@ -376,7 +379,7 @@ def _repeated(values: tuple[float, ...], channels: int) -> Tensor:
 
 
 def _head(layer: nn.Module, classes: int) -> nn.Module:
-    """A last layer like `layer` for so many classes."""
+    """A last layer of the same kind as `layer` for this many classes."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, classes)
     if isinstance(layer, nn.Conv3d) and layer.kernel_size == (1, 1, 1):
@@ -403,7 +406,7 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
 
 
 def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, description: ModelDescription) -> None:
-    """Load all layers but the classifiers, and log what was loaded and what was not."""
+    """Load all layers except the classifiers, and log what was loaded and what was not."""
     new = (entry.head, *([entry.auxiliary_head] if entry.auxiliary_head else []))
     fresh = tuple(f"{path}." for path in new)
     named = named_as(backbone.state_dict().keys(), weights)
@@ -443,8 +446,8 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
 
 
 def _refuse_no_numbers(state: StateDict, name: str) -> None:
-    """Refuse weights of a training that diverged, or that are damaged: each step would end in a loss of NaN, for which
-    no learning rate is to blame. Infinities may be masks."""
+    """Refuse weights that contain NaN, from a diverged training or a damaged file: each step would give a loss of NaN,
+    which no learning rate avoids. Infinities are allowed, because they may be masks."""
     damaged = [path for path, tensor in state.items() if tensor.isnan().any()]
     if damaged:
         raise ConfigError(
@@ -455,7 +458,7 @@ def _refuse_no_numbers(state: StateDict, name: str) -> None:
 
 
 def _in_a_line(error: RuntimeError) -> str:
-    """What does not fit, as PyTorch says it, which may be a line for each tensor."""
+    """PyTorch's message in one line; it may have a line for each tensor."""
     return shorten(str(error), _MOST_SAID, placeholder=" ...")
 
 
@@ -464,10 +467,10 @@ def _first(names: list[str]) -> str:
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
-    """Let all layers that drop something draw from the classifier's generator; `p`: of each `nn.Dropout`. If there is
-    none, add one before the last layer.
+    """Let all dropout layers draw from the classifier's generator; `p`: for each `nn.Dropout`. A network without
+    dropout gets a layer before its last one.
 
-    Layers whose own probability is 0 are no dropout of that network, and draw nothing: they stay.
+    Layers whose own probability is 0 do not drop anything; they are kept.
     """
     backbone = classifier.backbone
     plain = False
@@ -484,8 +487,8 @@ def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
 
 
 def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
-    """Refuse layers that draw from torch's global generator within functions of torch: no resumed training would equal
-    one that went on."""
+    """Refuse layers that draw from torch's global generator inside torch functions: a resumed training would differ
+    from an uninterrupted one."""
     for path, layer in backbone.named_modules():
         if remedy := _unseeded(layer):
             raise ConfigError(
@@ -496,8 +499,8 @@ def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
 
 
 def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
-    """Refuse batch normalisations that have no running statistics: in evaluation, too, they normalise by the batch, so
-    what a clip scores would depend on which clips, and how many ranks, are beside it."""
+    """Refuse batch normalisations without running statistics: even in evaluation they normalise by the batch, so the
+    score of a clip would depend on the other clips of its batch and on the number of ranks."""
     for path, layer in batch_norms(backbone).items():
         if layer.running_mean is None or layer.running_var is None:
             raise ConfigError(
@@ -509,7 +512,7 @@ def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
 
 
 def _unseeded(layer: nn.Module) -> str:
-    """What to do about a layer whose random numbers cannot be seeded; empty: it has none, or they can be."""
+    """The remedy for a layer whose random numbers cannot be seeded; empty if it has none, or they can be seeded."""
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
         return "give it dropout=0, and put an nn.Dropout behind it"
     if isinstance(layer, nn.RNNBase) and layer.dropout > 0 and layer.num_layers > 1:
@@ -518,6 +521,6 @@ def _unseeded(layer: nn.Module) -> str:
         return "use nn.LeakyReLU"
     if isinstance(layer, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
         return "use nn.AdaptiveMaxPool2d or 3d"
-    if isinstance(layer, torchvision.ops.DropBlock2d) and layer.p > 0:  # DropBlock3d is one
+    if isinstance(layer, torchvision.ops.DropBlock2d) and layer.p > 0:  # DropBlock3d is a subclass
         return "use nn.Dropout2d or 3d"
     return ""

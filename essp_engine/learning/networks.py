@@ -1,12 +1,12 @@
 """The networks that jobs may name: their constructors, the paths of their first and last layers, and their input.
 
-Two-stream networks have 3 or 20 input channels and any number of classes. `models.py` therefore replaces the first and
+Two-stream networks have 3 or 20 input channels and any number of classes. Therefore `models.py` replaces the first and
 the last layer, which it finds by their paths. Another package adds a network with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.models"]
     tiny = "our_package.nets:TINY"
 
-where `TINY` is a `Network`. It has to be installed where master, trainers and predictors run.
+where `TINY` is a `Network`. It must be installed where master, trainers and predictors run.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from essp_engine.learning.torchvision_compat import torchvision
 
 StateDict = Mapping[str, Tensor]
 STATE_KEYS = ("state_dict", "model_state_dict", "model")
-"""Where the checkpoints of training programs keep the weights."""
+"""Keys under which training programs store the weights in their checkpoints."""
 _INFLATED = 4
-"""Of its own size, most that the entries of a torch file may have; `torch.save` compresses nothing."""
+"""Largest ratio of a torch file's unpacked entries to its own size; `torch.save` compresses nothing."""
 
 
 class Small(nn.Sequential):
@@ -74,24 +74,24 @@ class Small(nn.Sequential):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network that jobs name, and where its first and last layer are: they are replaced by layers for the channels of
-    the stream and the classes of the catalog.
+    """A network that jobs name, with the paths of its first and last layers, which are replaced by layers for the
+    channels of the stream and the classes of the catalog.
 
-    It sees `(B, C, H, W)` float32, normalised, and returns `(B, K)` logits; B may be 0 while it trains on several
-    ranks, and goes through the same batch normalisations then. It draws random numbers in dropout layers alone, which
-    are replaced, too: a training that resumes has to get the same ones. An installed package registers one for jobs
-    under the entry points `essp.models` (docs/networks.md):
+    It takes `(B, C, H, W)` float32, normalised, and returns `(B, K)` logits. B may be 0 when it trains on several
+    ranks, and must then pass through the same batch normalisations. It may draw random numbers only in dropout layers,
+    which are replaced, too, because a resumed training must get the same numbers. An installed package registers a
+    network for jobs under the entry points `essp.models` (docs/networks.md):
 
         TINY = essp.Network(make, stem="0", head="4")
 
-    make: makes it with random weights, for any number of channels and classes.
+    make: creates it with random weights, for any number of channels and classes.
     stem: path of the first convolution.
-    head: path of the last layer: linear, or a convolution of one position.
-    photograph: the normalisation of colours that the network's public weights were trained with.
-    signed: that of signed values; None: it sees photographs alone.
+    head: path of the last layer: linear, or a convolution with a single position.
+    photograph: the normalisation of colours with which the network's public weights were trained.
+    signed: the normalisation of signed values; None: it accepts only photographs.
     auxiliary_head: path of the last layer of the auxiliary classifier, if the network has one.
     side: the only input side that it accepts; None: any side that is large enough for its pooling.
-    clips: whether it sees the frames of a clip at once, `(B, C, T, H, W)`, and not each alone, `(B, C, H, W)`.
+    clips: whether it sees the frames of a clip at once, `(B, C, T, H, W)`, instead of one by one, `(B, C, H, W)`.
     """
 
     make: Callable[[], nn.Module]
@@ -140,7 +140,7 @@ class _AnyBatchMViT(torchvision.models.video.MViT):  # type: ignore[misc]
             scores: Tensor = super().forward(inputs)
             return scores
         nothing: Tensor = self.head(inputs.new_zeros(0, self.head[-1].in_features))
-        # All parameters have a gradient, which is zero: the ranks add up those that there are.
+        # All parameters get a zero gradient, because the ranks sum the gradients that exist.
         return nothing + 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
 
 
@@ -181,10 +181,10 @@ NETWORKS: Mapping[str, Network] = {
 
 
 def network(name: str, code: Sequence[str] = ()) -> Network:
-    """The network called `name`, of ESSP or of an installed package; or the one of this path, if it is in one of the
+    """The network called `name`, from ESSP or an installed package; or the one at this path, if it is in one of the
     packages of `code` (`ESSP_CODE`).
 
-    Raises `ConfigError`, with the existing names, if there is none, and if what a package has there is no network.
+    Raises `ConfigError`, with the existing names, if there is no such network or the package's object is not a network.
     """
     if known_model(name, code) in NETWORKS:
         return NETWORKS[name]
@@ -206,7 +206,8 @@ def packaged_weights(name: str) -> bytes:
 
 
 def _check_inflated(data: bytes, name: str) -> None:
-    """A torch file is a zip archive whose entries are not compressed; one that is could fill the memory."""
+    """Refuse compressed torch files. A torch file is a zip archive with uncompressed entries; a compressed one could
+    fill the memory."""
     if not zipfile.is_zipfile(BytesIO(data)):
         return
     with zipfile.ZipFile(BytesIO(data)) as archive:
@@ -219,9 +220,9 @@ def _check_inflated(data: bytes, name: str) -> None:
 
 
 def read_state(data: bytes, name: str) -> StateDict:
-    """The tensors of a `.safetensors` file, or of a torch file that holds tensors, alone or beside plain values.
+    """The tensors of a `.safetensors` file, or of a torch file with tensors, alone or among plain values.
 
-    Raises `ConfigError` for any other content; no code of a pickle is run.
+    Raises `ConfigError` for any other content; never runs code from a pickle.
     """
     import safetensors
     import safetensors.torch
@@ -233,7 +234,7 @@ def read_state(data: bytes, name: str) -> StateDict:
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except ConfigError:
         raise
-    except Exception as error:  # torch raises whatever it meets in a damaged file
+    except Exception as error:  # torch raises any error for a damaged file
         raise ConfigError(
             f"{name}: cannot read weights from it: {type(error).__name__}: {error}", code="unreadable"
         ) from error

@@ -1,18 +1,18 @@
-"""Batch normalisation: of batches too small for it, and of a batch that is divided among several ranks.
+"""Batch normalisation for batches that are too small for it, and for a batch that is divided among several ranks.
 
-The last batch of an epoch may be one clip, and clips that cannot be decoded make any batch smaller. Where a channel
-then has a single value, there is no variance to divide by. torch's layers raise an error; here the layer normalises by
-its running statistics, as in evaluation, and does not change them. Other layers, with more values, are not concerned.
+The last batch of an epoch may be one clip, and clips that cannot be decoded make any batch smaller. If a channel then
+has a single value, there is no variance to divide by. torch's layers raise an error; here the layer normalises by its
+running statistics, as in evaluation, and does not change them. Other layers, which have more values, are not affected.
 
 If each rank normalised by its own part, the result of training would depend on the number of ranks, and get worse with
-few clips per rank. So mean and variance are those of the whole batch during training, as in torch's SyncBatchNorm. That
-one does not support host memory, and confuses types when a rank's part is empty under autocast.
+few clips per rank. So during training, mean and variance are computed over the whole batch, as in torch's
+SyncBatchNorm, which does not support host memory, and confuses types when a rank's part is empty under autocast.
 
 The statistics of ranks are combined without differences of large squares (Chan et al., "Algorithms for computing the
 sample variance", 1983). Each layer exchanges 2 C + 1 numbers per rank in the forward pass and 2 C in the backward pass.
 
-A layer with a `forward` of its own, such as timm's `BatchNormAct2d`, may do more than normalise, so it stays as it is.
-Nobody can divide what it computes among ranks.
+A layer with its own `forward`, such as timm's `BatchNormAct2d`, may do more than normalise, so it is left unchanged.
+Its computation cannot be divided among ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Peers(Protocol):
 
 
 class AnyBatchNorm(_BatchNorm):
-    """Batch normalisation that also takes a batch with one value per channel, or with none."""
+    """Batch normalisation that also accepts a batch with one value per channel, or with none."""
 
     def __init__(self, own: _BatchNorm) -> None:
         """Uses the parameters and statistics of `own`."""
@@ -55,7 +55,7 @@ class AnyBatchNorm(_BatchNorm):
         return super().forward(x)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions after the channels: the layer it replaces was made for its network."""
+        """Accept any number of dimensions after the channels: the replaced layer was made for its network."""
 
     def by_running_statistics(self, x: Tensor) -> Tensor:
         """Normalise `x` as in evaluation."""
@@ -79,6 +79,7 @@ class SharedBatchNorm(AnyBatchNorm):
         own = _statistics(x)
         table = own.new_zeros(self._peers.world_size, len(own))
         table[self._peers.rank] = own
+        # Every rank must reach this exchange, in the same order of layers, even with an empty part.
         self._peers.sum(table)
         count, mean, variance = _combined(table)
         # Reading the count waits for the device, so it is read only if this part has at most one value per channel.
@@ -125,15 +126,15 @@ class _Normalise(torch.autograd.Function):
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """Path -> each batch normalisation of `model`, in the order in which it has them."""
+    """Path -> each batch normalisation of `model`, in the order of its modules."""
     return {path: layer for path, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
 
 
 def take_any_batch(model: nn.Module, peers: Peers) -> None:
-    """Let every batch normalisation of `model` that is torch's take any batch.
+    """Let every batch normalisation of `model` that is torch's own accept any batch.
 
-    If there are several ranks, they normalise by that of all. Names and parameters stay the same. Raises `ConfigError`
-    for several ranks and a layer that computes in its own way, or follows statistics of single clips.
+    With several ranks, they normalise by the batch of all ranks. Names and parameters stay the same. Raises
+    `ConfigError` for several ranks and a layer that has its own computation, or tracks statistics of single clips.
     """
     if peers.world_size > 1:
         _refuse_statistics_of_clips(model)
@@ -167,7 +168,7 @@ def _refuse_statistics_of_clips(model: nn.Module) -> None:
 
 
 _FORWARDS = (_BatchNorm.forward, SyncBatchNorm.forward)
-"""What torch's layers do."""
+"""The `forward` of torch's own layers."""
 
 
 def _statistics(x: Tensor) -> Tensor:
@@ -194,10 +195,10 @@ def _precise(values: Tensor) -> Tensor:
 
 
 def _by_channel(values: Tensor, x: Tensor) -> Tensor:
-    """Values of channels, in a shape that goes with `x`."""
+    """Values of channels, in a shape that broadcasts with `x`."""
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def _positions(x: Tensor) -> list[int]:
-    """All dimensions but the channels."""
+    """All dimensions except the channels."""
     return [0, *range(2, x.ndim)]

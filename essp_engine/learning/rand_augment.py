@@ -1,9 +1,9 @@
-"""RandAugment: some operations of a list, drawn anew for each clip, all with the same strength.
+"""RandAugment: some operations of a list, drawn again for each clip, all with the same strength.
 
 Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced search space", NeurIPS 2020; the ranges
-of the strengths are those of its authors' table, as torchvision has them. All frames of a clip are treated alike. The
-operations are torchvision's; only what is drawn is drawn here, since theirs draws from torch's global generator. Shears
-leave the middle of a picture where it is, the authors' its corner.
+of the strengths follow the authors' table, as in torchvision. All frames of a clip are treated alike. The operations
+are torchvision's; only the draws are made here, because torchvision draws from torch's global generator. Shears keep
+the centre of a picture fixed; the authors' keep its corner.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STRONGEST = 30
 """The magnitude at which the ranges end."""
 _COLOURS = 3
 _GREY = 128.0
-"""What is shown where a movement has left nothing, as in the paper."""
+"""The fill value of pixels that a movement has left empty, as in the paper."""
 _TRANSLATED, _TURNED, _SHEARED, _ENHANCED = 150 / 331, 30.0, 0.3, 0.9
-"""Of the strongest: a share of the side, degrees, the tangent of an angle, a change of a factor."""
+"""Strongest values: a fraction of the side, degrees, the tangent of an angle, a change of a factor."""
 _BITS, _LOST_BITS, _WHITE = 8, 4, 255
 
 
 def rand_augmented(frames: NDArray[Any], spec: RandAugmentSpec, random: np.random.Generator) -> NDArray[Any]:
-    """`(T, H, W, 3 n)` uint8, n photographs in a row along the channels, in the same shape."""
+    """`(T, H, W, 3 n)` uint8, n photographs side by side along the channels, in the same shape."""
     count, height, width, channels = frames.shape
     pictures = torch.from_numpy(np.ascontiguousarray(frames)).reshape(count, height, width, -1, _COLOURS)
     pictures = pictures.permute(0, 3, 4, 1, 2).flatten(0, 1)

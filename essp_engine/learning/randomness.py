@@ -1,10 +1,11 @@
 """Random numbers that depend on names and counters, not on earlier draws.
 
-Several trainers may run in threads of one process, and each may be stopped and resumed anywhere. So no code in
-`essp_engine.learning` draws from torch's global generator, with one exception.
+Several trainers may run in threads of one process, and each may be stopped and resumed at any point. So code in
+`essp_engine.learning` does not draw from torch's global generator, with one exception.
 
 Augmentation and dropout create their generators from (seed of the training, epoch, index or step). The exception is
-initial weights, as torchvision accepts no generator: they are drawn under a lock, and the global state is restored.
+initial weights, because torchvision accepts no generator: they are drawn under a lock, and the global state is
+restored.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from essp_common.runtime.forks import Mutex
 
 _INITIALISING = Mutex()
 _SELU = 1.0507009873554805 * 1.6732632423543772
-"""What SELU approaches towards minus infinity, negated."""
+"""The negated limit of SELU at minus infinity."""
 
 
 def seed_of(*parts: object) -> int:
@@ -37,7 +38,8 @@ def seed_of(*parts: object) -> int:
 
 def counter_generator(*parts: object) -> np.random.Generator:
     """NumPy's Philox keyed by names and numbers (Salmon et al., SC'11): that of `Philox(key=seed_of(*parts))`."""
-    return np.random.Generator(np.random.Philox(_Key(seed_of(*parts))))
+    key: Any = _Key(seed_of(*parts))  # the types of NumPy know only one kind of seed sequence
+    return np.random.Generator(np.random.Philox(key))
 
 
 class _Key(ISeedSequence):
@@ -65,12 +67,12 @@ def initial_weights(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a batch that this rank holds."""
+    """The part of a batch on this rank."""
 
     clips: int
     """Clips of the whole batch."""
     rows: tuple[int, ...]
-    """Rows of the batch that this rank holds, ascending."""
+    """Rows of the batch on this rank, ascending."""
 
 
 class DropoutGenerator:
@@ -97,14 +99,14 @@ class DropoutGenerator:
         """Ones with probability `p`, else zeros, in the shape of `x`: `(clips of this rank * frames, ...)`."""
         generator = self._on(x.device)
         if self._share is None or len(self._share.rows) == self._share.clips:
-            # In the order of rows, as below, however `x` lies in memory.
+            # Drawn in row order, as below, independent of the memory layout of `x`.
             return torch.empty_like(x, memory_format=torch.contiguous_format).bernoulli_(p, generator=generator)
         frames = x.shape[0] // len(self._share.rows)
         whole = x.new_empty(self._share.clips, frames, *x.shape[1:]).bernoulli_(p, generator=generator)
         return whole[self._rows_on(x.device)].flatten(0, 1)
 
     def _rows_on(self, device: torch.device) -> Tensor:
-        """Sent once a step, and nobody waits for it."""
+        """The rows on a device, sent once per step without blocking."""
         if device not in self._rows:
             assert self._share is not None
             rows = torch.tensor(self._share.rows, dtype=torch.int64)
@@ -121,7 +123,7 @@ class SeededDropout(nn.Module):
     """Inverted dropout (Srivastava et al., JMLR 2014) that draws from a `DropoutGenerator`."""
 
     dimensions: ClassVar[int | None] = None
-    """What is kept or dropped as one is an index of so many leading dimensions; None: an element."""
+    """Elements are kept or dropped together if they share the first `dimensions` indices; None: element by element."""
 
     def __init__(self, p: float, source: DropoutGenerator) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ class SeededDropout(nn.Module):
         return f"p={self.p}"
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
-        """Zero what is dropped, and scale the rest to keep the mean."""
+        """Zero the dropped elements, and scale the rest to keep the mean."""
         return x * kept.div_(1 - self.p)
 
 
@@ -161,7 +163,7 @@ class SeededChannels(SeededDropout):
 
 
 class SeededAlpha(SeededDropout):
-    """Alpha dropout (Klambauer et al., NeurIPS 2017), which keeps mean and variance of what SELU gives."""
+    """Alpha dropout (Klambauer et al., NeurIPS 2017), which keeps mean and variance after SELU."""
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
         scale = 1 / math.sqrt((1 + self.p * _SELU**2) * (1 - self.p))

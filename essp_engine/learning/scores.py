@@ -1,4 +1,4 @@
-"""What a classifier gives for a batch of clips."""
+"""The output of a classifier for a batch of clips."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Scores(NamedTuple):
     auxiliary: Tensor | None
     """(B, K), from the second classifier of inception_v3 during training; otherwise None."""
     independent: bool = False
-    """Each of the K was learned by itself, and any number of them may hold; False: one of them does."""
+    """Whether the K outputs were learned independently, and any number of them may apply; False: exactly one does."""
 
     def probabilities(self) -> Tensor:
-        """(B, K): of classes, which sum to 1, or of labels, each by itself."""
+        """(B, K): of classes, which sum to 1, or of labels, each independently."""
         return self.logits.sigmoid() if self.independent else self.logits.softmax(dim=1)
 
     def on_host(self) -> NDArray[np.floating[Any]]:
-        """The probabilities in the memory of the host. Raises `PermanentError` for some that are not finite."""
+        """The probabilities in host memory. Raises `PermanentError` if some are not finite."""
         found: NDArray[np.floating[Any]] = self.probabilities().cpu().numpy()
         if not np.isfinite(found).all():
             raise PermanentError(

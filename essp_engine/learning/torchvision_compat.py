@@ -1,8 +1,8 @@
-"""Loads torchvision quickly, beside any torch (`torchvision_import.py`). ESSP imports torchvision through this module.
+"""Loads torchvision quickly, with any torch (`torchvision_import.py`). ESSP imports torchvision through this module.
 
-`torchvision.ops.roi_align` imports a function of torch's compiler, which takes longer to load than all of torchvision
-and is needed only when that operator is called, by no model of ESSP. While torchvision is imported, a stand-in lies in
-its place, and the function loads the compiler when it is called.
+`torchvision.ops.roi_align` imports a function of torch's compiler, which takes longer to load than all of torchvision,
+and is needed only when that operator is called, which no model of ESSP does. While torchvision is imported, a stand-in
+replaces the compiler, and the function loads the compiler when it is called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _COMPILER, _ASKED = "torch._dynamo", "torch._dynamo.utils"
 
 
 class _StandIn(ModuleType):
-    """Of a module of the compiler. What it has not is that of the module itself, which is loaded then."""
+    """A stand-in for a module of the compiler. An attribute that it lacks loads the real module and is taken from
+    there."""
 
     def __getattr__(self, name: str) -> Any:
         # Any module may be asked for its `__file__`; only the import of another part of the compiler needs `__path__`.

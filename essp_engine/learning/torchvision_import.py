@@ -1,12 +1,12 @@
-"""Lets `import torchvision` succeed beside a torch that its compiled library does not fit. `import essp` arranges it.
+"""Lets `import torchvision` succeed with a torch that does not match its compiled library. `import essp` installs it.
 
-The wheels of torchvision on PyPI are built for CUDA. Beside a torch for CPUs, which many get from another index, their
-library does not load, the operators `torchvision::nms` and `torchvision::qnms` are missing, and the import ends with
-"operator torchvision::nms does not exist": for networks and transforms, which call neither.
+The torchvision wheels on PyPI are built for CUDA. With a CPU-only torch, which many get from another index, their
+library does not load, the operators `torchvision::nms` and `torchvision::qnms` are missing, and the import fails with
+"operator torchvision::nms does not exist", although networks and transforms call neither.
 
-So torchvision is imported as it always is. Only if that fails with these words, both operators are declared, without an
-implementation, and it is imported once more: a call of them still fails, all else works. Where the library loads,
-nothing is declared; to declare twice ends the process.
+So torchvision is imported as usual first. Only if that fails with this message, both operators are declared without an
+implementation, and the import is repeated: calling them still fails, everything else works. If the library loads,
+nothing is declared, because declaring an operator twice ends the process.
 
 This module loads neither torch nor torchvision.
 """
@@ -28,22 +28,22 @@ _OPERATORS = ("nms", "qnms")
 _ARGUMENTS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 _declared: list[Library] = []
-"""The declarations live as long as these objects."""
+"""Keeps the declarations alive."""
 
 
 def install() -> None:
-    """Watch over the import of torchvision in this process. Doing so again changes nothing."""
+    """Watch the import of torchvision in this process. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def declared() -> bool:
-    """Whether this process has torchvision without its compiled operators."""
+    """Whether torchvision was loaded without its compiled operators in this process."""
     return bool(_declared)
 
 
 class _Finder:
-    """Finds torchvision where Python does, and nothing else."""
+    """Finds torchvision as Python does, and nothing else."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -66,7 +66,8 @@ class _Loader(SourceFileLoader):
             if f"operator {_NAME}::" not in str(error) or "does not exist" not in str(error):
                 raise
             _declare()
-            for name in [name for name in sys.modules if name.startswith(f"{_NAME}.")]:  # as if for the first time
+            # start again without leftovers of the first try
+            for name in [name for name in sys.modules if name.startswith(f"{_NAME}.")]:
                 del sys.modules[name]
                 vars(module).pop(name.removeprefix(f"{_NAME}."), None)
             super().exec_module(module)

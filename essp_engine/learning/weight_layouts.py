@@ -1,8 +1,8 @@
-"""Weights as others publish them: names of tensors of timm, Hugging Face and training frameworks, turned into those of
-the networks here, which are torchvision's.
+"""Translates published weights: tensor names of timm, Hugging Face and training frameworks into the names used here,
+which are torchvision's.
 
-Only names and shapes change, never values. Weights are turned only where both libraries compute the same function, to
-rounding; others keep their names, and whoever loads them finds that they do not fit.
+Only names and shapes change, never values. Weights are translated only if both libraries compute the same function, up
+to rounding. Others keep their names, and loading them reports that they do not fit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 Rules = tuple[tuple[str, Callable[[re.Match[str]], str]], ...]
-"""How names begin, and how they begin here."""
+"""Patterns for prefixes of names, and their replacements."""
 
 _WRAPPERS = ("module.", "_orig_mod.", "backbone.", "timm_model.", "model.")
-"""What stands before all names of a network inside another one: DistributedDataParallel, torch.compile, a trainer's
-model here, Hugging Face's wrapper of timm, LightningModule."""
+"""Prefixes of all names of a network inside another one: DistributedDataParallel, torch.compile, a trainer's model
+here, Hugging Face's wrapper of timm, LightningModule."""
 
 _BLOCK = r"(?:resnet\.)?encoder\.stages\.(\d+)\.layers\.(\d+)"
 _EMBEDDER = r"(?:resnet\.)?embedder\.embedder"
@@ -43,15 +43,15 @@ _VGG: Rules = (
     (r"pre_logits\.fc2\.", lambda _: "classifier.3."),
     (r"head\.fc\.", lambda _: "classifier.6."),
 )
-"""timm's VGG, whose first two linear layers are convolutions as large as what they see."""
+"""timm's VGG, whose first two linear layers are convolutions over their whole input."""
 
 
 class Layout(NamedTuple):
-    """A layout that differs from torchvision's in names."""
+    """A layout whose names differ from torchvision's."""
 
     name: str
     mark: str
-    """What stands in names of no other layout."""
+    """A text that occurs in names of no other layout."""
     rules: Rules
     linear: tuple[str, ...] = ()
     """Layers that are convolutions there and linear here."""
@@ -68,11 +68,11 @@ class Named(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     layout: str
-    """Whose names they had before; empty: those of the network."""
+    """The original layout; empty if the names were already the network's."""
 
 
 def named_as(own: Collection[str], weights: Mapping[str, Tensor]) -> Named:
-    """The weights under the names `own` of a network's tensors, as far as the layout is known."""
+    """The weights under the tensor names `own` of a network, as far as the layout is known."""
     weights = _unwrapped(own, weights)
     for layout in _LAYOUTS:
         if any(layout.mark in name for name in weights) and not any(layout.mark in name for name in own):

@@ -1,4 +1,4 @@
-"""The plan of training: class, then video, then place in the video, each time uniformly at random."""
+"""The default plan of training: draw a class, then a video, then an offset in the video, each uniformly at random."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_engine.planning.planned_clip import PlanBase, PlannedClip, snippet_begins
 
 _SNIPPETS = 1 << 61
-"""A bit that tells the stream of random numbers for a clip's later snippets from the others."""
+"""A bit that separates the random stream for a clip's later snippets from the others."""
 _AHEAD = 1024
-"""Clips that are drawn at once: few draws cost as much as many."""
+"""Clips drawn at once: a few draws cost as much as many."""
 
 
 class ClassBalanced(PlanBase):
@@ -25,13 +25,13 @@ class ClassBalanced(PlanBase):
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, seed: int, stream: int, locality: int) -> None:
         super().__init__(view, clip, size, locality)
         self._rng, self._snippets_rng = CounterRng(seed, stream), CounterRng(seed, _SNIPPETS | stream)
-        # A class without videos could never be drawn from; `empty_classes` names those.
+        # Without empty classes, from which nothing can be drawn; `empty_classes` names them.
         counts = np.diff(view.class_begin)
         drawn = np.flatnonzero(counts)
         self._names = [view.classes[class_id] for class_id in drawn.tolist()]
         self._begins, self._counts = view.class_begin[drawn], counts[drawn].astype(np.uint64)
         self._videos = view.in_classes
-        """Class by class, as `_begins` and `_counts` say."""
+        """Ordered by class, as described by `_begins` and `_counts`."""
         self._ahead = _AHEAD
         self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
 
@@ -59,7 +59,7 @@ class ClassBalanced(PlanBase):
         return clips
 
     def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
-        """Each anywhere in its part of the video, whatever the others are."""
+        """Starts of the later snippets: each anywhere in its part of the video, independent of the others."""
         del offset
         begins = snippet_begins(int(self._whole[video]), self._snippets) + int(self._first[video])
         first_draw, width = index * (self._snippets - 1), int(self._starts[video])
@@ -69,7 +69,7 @@ class ClassBalanced(PlanBase):
         )
 
     def _video(self, draw: int, attempt: int) -> tuple[int, Iterator[int]]:
-        """The video of a draw, or the one that replaces it; the words left."""
+        """The video of a draw, or its replacement; and the remaining words."""
         words = self._rng.words(draw)
         drawn = below(words, len(self._counts))
         place = below(words, int(self._counts[drawn]))
@@ -78,7 +78,7 @@ class ClassBalanced(PlanBase):
         return int(self._videos[self._begins[drawn] + place]), words
 
     def _drawn_videos(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Of the draws `start..stop`: the next word, the video, and whether `_video` might come to another one."""
+        """For the draws `start..stop`: the next word, the video, and whether `_video` might give another video."""
         words = self._rng.table(start, stop)
         classes = np.full(stop - start, len(self._counts), np.uint64)
         drawn, refused = below_each(words[:, 0], classes)
@@ -86,7 +86,8 @@ class ClassBalanced(PlanBase):
         return words[:, 2], self._videos[self._begins[drawn] + place].astype(np.int64), refused | more
 
     def _replacement(self, draw: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
-        """The place, within its class, of a video that no earlier attempt at this draw took; the words left."""
+        """The place, within its class, of a video that no earlier attempt at this draw took; and the remaining
+        words."""
         places = int(self._counts[drawn])
         if attempt >= places:
             raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")

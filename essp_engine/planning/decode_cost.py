@@ -1,11 +1,11 @@
-"""How many frames a plan has decoded, and how many it would take to decode its clips one by one.
+"""Estimates how many frames a plan decodes, and how many decoding its clips one by one would take.
 
-A clip costs the frames from the keyframe before it to its last one, as the catalog lists them; clips of one work unit
-are read in one forward pass, so frames that several of them pass are decoded once. Both counts are those of the reader
-(`video/reader.py`), but for frames that no other refers to: a codec may let it leave those out, in either case.
+A clip costs the frames from the preceding keyframe to its last frame, according to the catalog. Clips of one work unit
+are read in one forward pass, so frames that several of them need are decoded once. Both counts match the reader
+(`video/reader.py`), except for frames that no other frame refers to, which a codec may skip in either case.
 
-The clips counted are the first ones of an epoch, in whole windows. Draws are independent, so an epoch without end would
-give about the same; nothing is read but the catalog.
+The counted clips are the first ones of an epoch, in whole windows. Draws are independent, so a longer sample would give
+about the same. Only the catalog is read.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from essp_engine.planning.planned_clip import Plan, PlannedClip
 from essp_engine.planning.work_units import units_of
 
 _SAMPLE = 4096
-"""Clips that are counted, at least: the ratio is then right to about a hundredth, and takes a tenth of a second."""
+"""Minimum number of counted clips: the ratio is then accurate to about 1 %, and takes a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """Of a sample of a plan."""
+    """The cost of a sample of a plan."""
 
     clips: int
     passes: int
-    """Times that a video is read for them."""
+    """Number of times that a video is read for them."""
     frames_alone: int
-    """Frames decoded for these clips, each by itself."""
+    """Frames decoded if each clip is decoded separately."""
     frames: int
-    """Frames decoded for them as the plan groups them."""
+    """Frames decoded with the plan's grouping."""
 
     @property
     def clips_per_pass(self) -> float:
-        """How many clips each reading of a video makes."""
+        """Average number of clips from each reading of a video."""
         return self.clips / self.passes
 
     @property
     def times_less(self) -> float:
-        """How many times fewer frames are decoded than clip by clip."""
+        """The factor by which fewer frames are decoded than clip by clip."""
         return self.frames_alone / self.frames
 
 
 def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> DecodeCost:
-    """What the first clips of a plan cost. `window`: indices within which clips are issued together; 0: none are.
-    `unit_clips`: most clips of one work unit."""
+    """The cost of the first clips of a plan. `window`: indices within which clips are issued together; 0: off.
+    `unit_clips`: the most clips of one work unit."""
     whole = max(window, 1)
     stop = min(len(plan), whole * max(1, _SAMPLE // whole))
     units = [part for unit in plan.units(0, stop) for part in units_of(unit, unit_clips, together=bool(window))]
@@ -63,7 +63,7 @@ def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> 
 
 
 def _spans(clips: Sequence[PlannedClip], view: CatalogView) -> list[tuple[int, int]]:
-    """The frames [begin, end) that each snippet of each clip is decoded from."""
+    """The frames [begin, end) that are decoded for each snippet of each clip."""
     parts = [(clip, first) for clip in clips for first in (clip.first_frame, *clip.later)]
     videos = np.array([clip.video for clip, _ in parts])
     first = np.array([first for _, first in parts])
@@ -76,7 +76,7 @@ def _spans(clips: Sequence[PlannedClip], view: CatalogView) -> list[tuple[int, i
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Frames that lie in any of the spans."""
+    """The number of frames covered by any of the spans."""
     frames = reached = 0
     for begin, end in sorted(spans):
         frames += max(0, end - max(begin, reached))

@@ -1,10 +1,10 @@
-"""What a consumer has consumed, as one number: two consumers with equal digests have seen the very same clips.
+"""A digest of consumed clips: two consumers with equal digests have seen exactly the same clips.
 
-The digest of some clips is the sum, modulo 2^128, of a BLAKE2b hash of each clip's identity. So it does not matter
-which rank saw which clip, and ranks add theirs up; but a clip that is left out, seen twice, or another one than planned
-changes it. That clips come in the order of their indices is not in it: `ordered.py` sees to that.
+The digest of some clips is the sum, modulo 2^128, of a BLAKE2b hash of each clip's identity. So it does not depend on
+which rank saw which clip, and ranks add up their digests; but a clip that is left out, seen twice, or differs from the
+plan changes it. It does not cover the order of clips, which `ordered.py` guarantees.
 
-A trainer keeps it with its weights; `essp audit` computes it again from the plan.
+A trainer stores it with its weights; `essp audit` recomputes it from the plan.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def clip_digest(phase_index: int, index: int, attempt: int, video: str, first_fr
 
 
 def ref_digest(phase_index: int, clip: ClipRef) -> int:
-    """The digest of the clip that a message names."""
+    """The digest of the clip in a message."""
     return clip_digest(phase_index, clip.index, clip.attempt, clip.video_id, clip.first_frame)
 
 
 def joined(digests: Iterable[int]) -> int:
-    """The digest of all clips that have these digests."""
+    """The combined digest of clips with these digests."""
     return sum(digests) % _MODULUS
 
 
@@ -39,5 +39,5 @@ def as_text(digest: int) -> str:
 
 
 def from_text(text: str) -> int:
-    """The inverse of `as_text`; of an empty text, the digest of no clips."""
+    """The inverse of `as_text`; an empty text is the digest of no clips."""
     return int(text or "0", 16)

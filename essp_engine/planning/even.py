@@ -1,4 +1,4 @@
-"""Plans without chance: the segments of each video at even distances, for evaluation and for walks over all videos."""
+"""Deterministic plans: segments evenly spaced over each video, for evaluation and for walks over all videos."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from essp_engine.planning.planned_clip import PlanBase, PlannedClip
 T = TypeVar("T", int, NDArray[np.int64])
 
 _FPS = 25.0
-"""Of a video that does not say how many frames a second it has."""
+"""Assumed frame rate of a video that does not give one."""
 
 
 class _Even(PlanBase):
-    """Segments at even distances: clip `j` of `k` starts in the middle of the j-th k-th of where it can start."""
+    """Evenly spaced segments: clip `j` of `k` starts in the middle of the j-th of k equal parts of its possible
+    starts."""
 
     def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, locality: int) -> None:
         super().__init__(view, clip, size, locality)
         self._segments = segments
 
     def _count(self, videos: T) -> T | int:
-        """How many segments these videos have."""
+        """The number of segments of these videos."""
         return self._segments
 
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
@@ -46,7 +47,7 @@ class _Even(PlanBase):
 
     @abstractmethod
     def _places(self, index: T) -> tuple[T, T]:
-        """The video at an index, and which of its segments; or of many."""
+        """The video at an index, and which of its segments; also for arrays of indices."""
 
 
 class Uniform(_Even):
@@ -65,7 +66,8 @@ class RoundRobin(_Even):
 
 
 class Dense(_Even):
-    """As many segments of each video as it takes for none to begin more than `every_s` seconds after the one before."""
+    """As many segments of each video as needed so that none begins more than `every_s` seconds after the previous
+    one."""
 
     def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int) -> None:
         super().__init__(view, clip, 0, 0, locality)
@@ -74,7 +76,7 @@ class Dense(_Even):
         starts = self._starts.astype(np.int64)
         counts = np.clip(np.ceil(starts / frames), 1, starts).astype(np.int64)
         self._edges = np.concatenate([[0], np.cumsum(counts)])
-        """Where each video begins, and the end of the last one."""
+        """The first index of each video, and the end of the last one."""
         self._size = int(self._edges[-1])
         if self._size > MOST_CLIPS:
             raise ConfigError(

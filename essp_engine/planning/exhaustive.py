@@ -1,23 +1,23 @@
 """The plan that shows every place of every video: coverage without replacement, in an order that shares decodes.
 
-A video has a place at each `step`-th frame that a clip can start at, and one at the last of them, so that no frame is
-left out where `step` is at most what a clip spans. All places of all videos, one after the other, make a *pass*.
+A video has a place at every `step`-th possible start of a clip, and one at the last possible start, so that no frame is
+left out if `step` is at most the span of a clip. All places of all videos, one after the other, form a *pass*.
 
-Neighbouring places lie in the same group of pictures, so a visit is `clips_per_visit` places in a row, which one decode
-makes. The visits of a video follow one another from its first place on, so where a visit has as many places as groups
-of pictures are long, it begins where they do, and nothing is decoded twice. What a video has beyond its visits is the
-*rest*; the rests of all videos, one after the other, are divided into visits, too.
+Neighbouring places are in the same group of pictures, so a visit consists of `clips_per_visit` consecutive places,
+which one decode produces. The visits of a video follow each other from its first place. So if a visit has as many
+places as a group of pictures has frames, visits begin at keyframes, and nothing is decoded twice. The places of a video
+after its last whole visit are its *rest*; the rests of all videos, one after the other, are divided into visits, too.
 
-A pass goes through the visits in an order of its own, given by a keyed permutation (`permutation.py`). So each place
-comes once a pass, and which visits are side by side differs from pass to pass. Within each window the clips of its
-visits are mixed (`dealing.py`).
+Each pass goes through the visits in its own order, given by a keyed permutation (`permutation.py`). So each place
+occurs once per pass, and neighbouring visits differ from pass to pass. Within each window the clips of its visits are
+mixed (`dealing.py`).
 
-An epoch is a pass, unless it has another size; then each goes on where the one before it stopped. Where a pass ends
-inside an epoch, or `clips_per_visit` does not divide it, some visits are shorter, or lie half in one part of the videos
-and half in another. That costs a decode, and no place is lost or doubled.
+An epoch is a pass, unless it has another size; then each epoch continues where the previous one stopped. If a pass ends
+inside an epoch, or `clips_per_visit` does not divide it, some visits are shorter, or span two parts of the videos. That
+costs a decode, but no place is lost or doubled.
 
-Everything follows from (seed, purpose, epoch, index). A window is computed at once and kept for a while, so a clip
-costs O(1) on average; what is kept beyond that is two numbers for each video.
+Everything is determined by (seed, purpose, epoch, index). A window is computed at once and cached for a while, so a
+clip costs O(1) on average; otherwise only two numbers are kept for each video.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from essp_engine.planning.permutation import Permutation
 from essp_engine.planning.planned_clip import PlanBase, PlannedClip
 
 _VISITS, _ORDER = 1 << 61, 1 << 63
-"""Bits that tell the streams of random numbers apart."""
+"""Bits that separate the random streams."""
 _KEPT = 4
 _AHEAD = 1024
-"""Visits that are ordered at once: few cost as much as many."""
+"""Visits ordered at once: a few cost as much as many."""
 
 
 class Exhaustive(PlanBase):
@@ -68,7 +68,7 @@ class Exhaustive(PlanBase):
         counts = -(-(self._starts.astype(np.int64) - 1) // step) + 1
         visits, rests = np.divmod(counts, clips_per_visit)
         self._visits_to, self._rests_to = np.cumsum(visits), np.cumsum(rests)
-        """How many whole visits, and how many places of rests, the videos up to each one have."""
+        """Cumulative number of whole visits, and of places in rests, up to and including each video."""
         self._in_visits = int(self._visits_to[-1]) * clips_per_visit
         self._places = self._in_visits + int(self._rests_to[-1])
         self._size = size or self._places
@@ -110,20 +110,21 @@ class Exhaustive(PlanBase):
         count = min(self._window, self._size - begin)
         visits = -(-count // self._per_visit)
         visit, turn = self._dealer.dealt(begin, count, visits)
-        # What the window shows is `count` steps of the walk; a visit is as many of them in a row as it has turns.
+        # The window shows `count` steps of the walk; a visit is as many consecutive steps as it has turns.
         sizes = np.bincount(visit, minlength=visits)
         steps = (np.cumsum(sizes) - sizes)[visit] + turn
         return self._at(range(begin, begin + count), self._walk(self._begin + begin, count)[steps])
 
     def _walk(self, begin: int, count: int) -> NDArray[np.int64]:
-        """Places at so many steps of the walk through all passes, by number: those of visits, then those of rests."""
+        """The numbers of the places at `count` steps of the walk through all passes: places in visits first, then
+        places in rests."""
         first, last = begin // self._places, (begin + count - 1) // self._places
         edges = [begin, *(number * self._places for number in range(first + 1, last + 1)), begin + count]
         parts = [self._pass(number, *edge) for number, edge in enumerate(pairwise(edges), first)]
         return np.concatenate(parts)
 
     def _pass(self, number: int, begin: int, end: int) -> NDArray[np.int64]:
-        """The places at the steps `begin..end` of the walk, all of them in one pass."""
+        """The places at the steps `begin..end` of the walk, which all belong to one pass."""
         steps = np.arange(begin - number * self._places, end - number * self._places)
         visit, place = np.divmod(steps, self._per_visit)
         first, last = int(visit[0]) // _AHEAD, int(visit[-1]) // _AHEAD
@@ -132,10 +133,10 @@ class Exhaustive(PlanBase):
         return visits * self._per_visit + place
 
     def _order(self, number: int, block: int) -> NDArray[np.int64]:
-        """The visits of a pass, by number, `_AHEAD` of them in the order in which they come."""
+        """The visits of a pass, by number: a block of `_AHEAD` of them in their order."""
         whole = self._places // self._per_visit
         visits = np.arange(block * _AHEAD, (block + 1) * _AHEAD)
-        inside = visits < whole  # the rest of the division comes last
+        inside = visits < whole  # the remainder of the division comes last
         visits[inside] = Permutation(self._visits_rng, number, whole)(visits[inside])
         return visits
 
@@ -154,5 +155,5 @@ class Exhaustive(PlanBase):
 
 
 def _owners(ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Whose each number is; of one beyond the last end, the last one's."""
+    """The owner of each number; numbers after the last end belong to the last owner."""
     return np.minimum(np.searchsorted(ends, numbers, side="right"), len(ends) - 1)

@@ -1,10 +1,10 @@
-"""A keyed permutation of 0..n-1 that is computed number by number, so that nothing of its size is kept.
+"""A keyed permutation of 0..n-1 that is computed element by element, without storing n numbers.
 
-A Feistel network permutes the pairs of numbers below s, s the least power of two with s * s >= n; its round function
-need not be invertible (Luby and Rackoff, "How to construct pseudorandom permutations from pseudorandom functions", SIAM
-J. Comput. 17(2), 1988). A result beyond n is permuted again until it is below n (Black and Rogaway, "Ciphers with
-arbitrary finite domains", CT-RSA 2002): four times on average at most, since s * s < 4 n + 4. The rounds mix with the
-finaliser of SplitMix64. Good enough to shuffle; it hides nothing.
+A Feistel network permutes pairs of numbers below s, where s is the smallest power of two with s * s >= n; its round
+function need not be invertible (Luby and Rackoff, "How to construct pseudorandom permutations from pseudorandom
+functions", SIAM J. Comput. 17(2), 1988). A result that is not below n is permuted again until it is (Black and Rogaway,
+"Ciphers with arbitrary finite domains", CT-RSA 2002): at most four times on average, because s * s < 4 n + 4. The
+rounds mix with the finaliser of SplitMix64. It is good enough for shuffling, but not cryptographic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUNDS = 6
 
 
 class Permutation:
-    """One of the orders of 0..size-1, chosen by the random numbers of an index."""
+    """One of the orders of 0..size-1, selected by the random numbers of an index."""
 
     def __init__(self, rng: CounterRng, index: int, size: int) -> None:
         words = rng.words(index)
@@ -28,7 +28,7 @@ class Permutation:
         self._mask = (np.uint64(1) << self._half) - np.uint64(1)
 
     def __call__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What stands at these places."""
+        """The numbers at these places."""
         found = places.astype(np.uint64)
         beyond = np.arange(len(found))
         while len(beyond):

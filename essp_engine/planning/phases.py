@@ -1,9 +1,9 @@
-"""The phases of a job: in which order, over which videos, by which plan.
+"""The phases of a job: their order, their videos, and their plans.
 
 A training job is [train 0, validation 0, train 1, validation 1, ..., embed 0, test 0]. `embed` shows the validation
-videos once more to the best weights, only if strategies get features (`aggregation.features`); `test` is there only if
-there is a test split. A prediction is one phase over every usable video of its catalog; a job for loops of the user's
-own is one split, epoch after epoch.
+videos once more to the best weights, only if strategies use features (`aggregation.features`); `test` exists only if
+there is a test split. A prediction is one phase over every usable video of its catalog; a job for the user's own loops
+is one split, epoch after epoch.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from essp_engine.planning.planned_clip import Plan
 
 _CONSUMED: Mapping[str, Purpose] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _DIGESTED = 256
-"""Clips of each phase that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
+"""Clips of each phase that enter the digest: enough to tell two plans apart, few enough to cost nothing."""
 _TEXTS, _NUMBERS = ("id", "etag"), ("size_bytes", "frame_count", "first_frame", "last_frame")
-"""What differs where a video was replaced or mended."""
+"""Columns that change if a video is replaced or repaired."""
 
 
 class Phases:
-    """What there is to issue. Plans are made when they are needed, and the last few are kept."""
+    """The work of a job. Plans are made when needed, and the last few are cached."""
 
     def __init__(self, spec: JobSpec, catalog: Catalog) -> None:
-        """Raises `ConfigError` for splits that are not there, or that hold no usable video."""
+        """Raises `ConfigError` for missing splits, and for splits without usable videos."""
         self.spec = spec
         self._views = _views(spec, catalog)
         self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
@@ -43,7 +43,7 @@ class Phases:
 
     @property
     def views(self) -> tuple[tuple[Purpose, CatalogView], ...]:
-        """What each kind of phase draws from."""
+        """The videos of each kind of phase."""
         return tuple(self._views.items())
 
     def view(self, number: int) -> CatalogView:
@@ -51,15 +51,15 @@ class Phases:
         return self._views[self.order[number][0]]
 
     def digest(self) -> int:
-        """A number that is equal for equal seeds: 256 clips of each phase of the first epoch go into it.
+        """A digest of the plans, from 256 clips of each phase of the first epoch; it is the same for every rank.
 
-        It is the same for every rank. Of a prediction every video goes into it, as its file was when the catalog was
-        made: scores are kept from one run of the job to the next.
+        For a prediction it covers every video, with its file as it was when the catalog was built, because scores are
+        kept from one run of the job to the next.
         """
         return self._digest_of({purpose for purpose, _ in self.order})
 
     def training_digest(self) -> int:
-        """The same of the first epoch and its validation alone: it stays as it is if the job is given more epochs."""
+        """The digest of only the first epoch and its validation, which does not change if the job gets more epochs."""
         return self._digest_of((TRAIN, VALIDATION))
 
     def _digest_of(self, purposes: Collection[Purpose]) -> int:
@@ -79,7 +79,8 @@ class Phases:
         return crc
 
     def let_go(self) -> None:
-        """Give the catalog and the plans back, as nothing will be issued any more. What there was stays known."""
+        """Release the catalog and the plans when nothing more will be issued. The order and sizes of phases stay
+        known."""
         self._views = {}
         self.plan.cache_clear()
 

@@ -1,16 +1,16 @@
-"""Plans: which clip is at an index, as a pure function of (seed, purpose, epoch, index).
+"""Plans: the clip at each index, as a pure function of (seed, purpose, epoch, index).
 
-Random numbers are counter-based (`counter_rng.py`), so any index of any epoch costs O(1), and nothing depends on who
-asks, how often, or in which order.
+Random numbers are counter-based (`counter_rng.py`), so any index of any epoch costs O(1), and the result does not
+depend on which process asks, how often, or in which order.
 
     class_balanced   class, then video, then offset, all uniform at random: training
-    pooled           the same, but each video that is drawn gives several clips, mixed within a window: training
+    pooled           the same, but each drawn video gives several clips, mixed within a window: training
     exhaustive       every place of every video, visits of neighbouring places mixed within a window: training
-    round_robin      every video in turn, its next segment at each turn: training without chance
-    uniform          every video's segments at even distances, in time order: validation, test, prediction
-    dense            the same, with as many segments of a video as its length takes: prediction
+    round_robin      every video in turn, its next segment at each turn: training without randomness
+    uniform          every video's segments evenly spaced, in time order: validation, test, prediction
+    dense            the same, with the number of segments depending on the video's length: prediction
 
-A `locality` window changes the order of issue only, never what is at an index: see `Plan.units`.
+A `locality` window changes only the order of issue, never the clip at an index: see `Plan.units`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from essp_engine.planning.share import Share
 def class_balanced(
     view: CatalogView, clip: ClipSpec, size: int, seed: int, purpose: Purpose, epoch: int, locality: int = 0
 ) -> Plan:
-    """`size` clips, each of a class, then a video of it, then a place in the video, all drawn uniformly.
+    """`size` clips: for each a class, then a video of it, then a place in the video, all drawn uniformly.
 
     Classes without a usable video are left out (`empty_classes`). The n-th replacement at an index is a video of the
-    same class that none of the attempts before it took.
+    same class that no earlier attempt took.
     """
     return ClassBalanced(view, clip, size, seed, _stream(purpose, epoch), locality)
 
@@ -53,9 +53,9 @@ def pooled(
     clips_per_visit: int,
     window: int,
 ) -> Plan:
-    """`size` clips, `clips_per_visit` of each video that is drawn, mixed within windows of `window` indices.
+    """`size` clips, `clips_per_visit` of each drawn video, mixed within windows of `window` indices.
 
-    With one clip a visit this is `class_balanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`.
+    With one clip per visit this is `class_balanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`.
     """
     return Pooled(view, clip, size, seed, _stream(purpose, epoch), clips_per_visit, window)
 
@@ -73,9 +73,9 @@ def exhaustive(
 ) -> Plan:
     """Clips at every `step`-th place of every video, each once in `size` clips (default: one for each place).
 
-    `clips_per_visit` neighbouring ones are issued together, and mixed with others within `window` indices. No
-    replacements: each place has its own turn. Raises `ConfigError` unless `clips_per_visit` divides `window`, and for
-    more places than an epoch may have clips.
+    `clips_per_visit` neighbouring ones are issued together, and mixed with others within `window` indices. There are no
+    replacements, because each place has its own turn. Raises `ConfigError` unless `clips_per_visit` divides `window`,
+    and if there are more places than an epoch may have clips.
     """
     return Exhaustive(view, clip, size, seed, purpose, epoch, step, clips_per_visit, window)
 
@@ -85,18 +85,19 @@ def round_robin(
 ) -> Plan:
     """`size` clips of the videos in turn, each turn at the next of `clips_per_video` segments.
 
-    An epoch goes on where the one before it stopped. No replacements: other videos have their own turn.
+    An epoch continues where the previous one stopped. There are no replacements, because other videos have their own
+    turn.
     """
     return RoundRobin(view, clip, clips_per_video, size, epoch, locality)
 
 
 def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: int = 0) -> Plan:
-    """`clips_per_video` clips of each video at even distances, video by video, in time order. No replacements."""
+    """`clips_per_video` evenly spaced clips of each video, video by video, in time order. There are no replacements."""
     return Uniform(view, clip, clips_per_video, len(view) * clips_per_video, locality)
 
 
 def dense(view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) -> Plan:
-    """Clips at even distances of at most `every_s` seconds, video by video, in time order. No replacements.
+    """Evenly spaced clips at most `every_s` seconds apart, video by video, in time order. There are no replacements.
 
     Raises `ConfigError` for more clips than a job may have.
     """
@@ -104,7 +105,8 @@ def dense(view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) 
 
 
 def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
-    """The plan of one phase of a job over the videos it draws from; of a job of one rank, this rank's share."""
+    """The plan of one phase of a job over its videos; for a job that is one of several ranks, only that rank's
+    share."""
     whole = _whole_plan(view, clip, sampling, purpose, epoch)
     return whole if sampling.ranks == 1 else Share(whole, sampling.rank, sampling.ranks, equal=purpose == TRAIN)
 
@@ -129,14 +131,14 @@ def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpo
 
 
 def empty_classes(view: CatalogView) -> tuple[str, ...]:
-    """Classes that no video of the view can be drawn for: worth a warning before training."""
+    """Classes without a video in the view, which cannot be drawn: worth a warning before training."""
     return tuple(view.classes[class_id] for class_id in np.flatnonzero(np.diff(view.class_begin) == 0).tolist())
 
 
 def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:
-    """Write into `seek` where decoding has to begin for `first_frame`: the last keyframe at or before it.
+    """Write into `seek` where decoding must begin for `first_frame`: the last keyframe at or before it.
 
-    False: at the file's start; then nothing is written.
+    Returns False if decoding must begin at the start of the file; then nothing is written.
     """
     place = bisect_right(row.keyframe_frame, first_frame) - 1 if row.seekable else -1
     if place < 0:
@@ -155,5 +157,5 @@ def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:
 
 
 def _stream(purpose: Purpose, epoch: int) -> int:
-    """The random numbers of one phase."""
+    """The random stream of one phase."""
     return purpose << 32 | epoch

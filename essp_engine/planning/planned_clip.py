@@ -1,4 +1,4 @@
-"""What a plan is: the clip at each index, and the order in which clips are issued."""
+"""The interface of plans: the clip at each index, and the order in which clips are issued."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 
 WHOLE = (0.0, 1.0)
-"""The part of a video that is all of it."""
+"""The whole of a video."""
 
 
 class PlannedClip(NamedTuple):
-    """What is at one index of a plan."""
+    """The clip at one index of a plan."""
 
-    index: int  # type: ignore[assignment]  # hides a method of tuples that no clip needs
+    index: int  # type: ignore[assignment]  # hides a tuple method that clips do not need
     attempt: int
     class_id: int
     video: int
-    """Position in the plan's `CatalogView`."""
+    """Index in the plan's `CatalogView`."""
     first_frame: int
     frame_count: int
     stride: int
     later: tuple[int, ...] = ()
-    """The first frame of each of its snippets but the first."""
+    """The first frame of each snippet except the first snippet."""
 
 
 class Plan(Protocol):
@@ -40,23 +40,23 @@ class Plan(Protocol):
     def __len__(self) -> int: ...
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
-        """The clip at `index`; `attempt` > 0 gives the n-th replacement, of the same class. O(1).
+        """The clip at `index`; `attempt` > 0 gives the n-th replacement, from the same class. O(1).
 
-        Raises `IndexError` outside the plan, and `LookupError` when there is no replacement.
+        Raises `IndexError` outside the plan, and `LookupError` if there is no replacement.
         """
 
     def units(self, start: int, stop: int) -> Sequence[Sequence[PlannedClip]]:
         """The clips `start..stop` in the order of issue, grouped into work units of one video each.
 
-        Without locality that is the order of the indices, and a unit is a run of one video. With a window of W,
-        clips of one video within indices [kW, (k+1)W) make one unit. The clip at an index is the same either way,
-        and consumers still take clips in index order, so W clips have to fit the job's budget. Where each video is a
-        record, its file takes the place of the video.
+        Without locality the order is the index order, and a unit is a run of clips of one video. With a window of
+        W, clips of one video within the indices [kW, (k+1)W) form one unit. The clip at an index is the same in both
+        cases, and consumers still take clips in index order, so W clips must fit into the job's budget. For records,
+        units are grouped by file instead of by video.
         """
 
 
 class PlanBase(ABC):
-    """What all plans share: the geometry of the clips, bounds, and the order of issue."""
+    """The common base of all plans: the geometry of the clips, bounds, and the order of issue."""
 
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
         if not len(view):
@@ -70,12 +70,12 @@ class PlanBase(ABC):
         self._locality = locality
         self._class_id = view.class_id
         self._first, self._whole = view.first_frame, view.starts(clip.span)
-        """Of each video, the first place where a snippet can start, and how many there are."""
+        """For each video, the first possible start of a snippet, and the number of possible starts."""
         if clip.part != WHOLE:
             offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
             self._first = self._first.astype(np.int64) + offsets
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
-        """At how many of them the first snippet of a clip can: those of the first of the equal parts."""
+        """The number of possible starts for the first snippet of a clip, which is in the first of the equal parts."""
         self._file = view.file
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class PlanBase(ABC):
     def _planned_all(
         self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> list[PlannedClip]:
-        """The same for many, none of them a replacement."""
+        """`_planned` for many clips, none of which is a replacement."""
         columns = (
             indices,
             repeat(0),
@@ -128,16 +128,18 @@ class PlanBase(ABC):
         return list(map(PlannedClip._make, zip(*columns, strict=False)))
 
     def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
-        """The first frames of a clip's snippets but the first: in each part where the first is in its own."""
+        """The first frames of a clip's later snippets: each has the same offset in its part as the first snippet in its
+        own."""
         del index, attempt
         begins = snippet_begins(int(self._whole[video]), self._snippets)[1:]
         return tuple((begins + int(self._first[video]) + int(offset)).tolist())
 
 
 def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
-    """The first frames of a clip's snippets but the first: in each part of the video where the first is in its own.
+    """The first frames of a clip's later snippets: each has the same offset in its part as the first snippet in its
+    own.
 
-    Raises `ConfigError` if the first is in another part.
+    Raises `ConfigError` if the first snippet is outside the first part.
     """
     [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), clip)
     begins = snippet_begins(int(places), clip.snippets).tolist()
@@ -151,10 +153,10 @@ def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
 
 
 def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of videos of these lengths, the first place where a snippet can start so that it lies in the part of the video
-    that clips are from, and how many such places there are.
+    """For videos of these lengths, the first start of a snippet inside the part of the video from which clips are
+    drawn, and the number of such starts.
 
-    A snippet that is longer than the part has one place: over the middle of the part, and within the video.
+    A snippet longer than the part has one start: centred on the part, and within the video.
     """
     begin = np.floor(lengths * clip.part[0]).astype(np.int64)
     end = np.ceil(lengths * clip.part[1]).astype(np.int64)
@@ -163,12 +165,12 @@ def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[
 
 
 def snippet_begins(places: int, snippets: int) -> NDArray[np.int64]:
-    """Where the equal parts of a video begin in which a snippet can start at so many places."""
+    """The beginnings of the equal parts of a video with this many possible starts."""
     return np.arange(snippets) * places // snippets
 
 
 def _runs(clips: Sequence[PlannedClip], owners: Sequence[int]) -> list[list[PlannedClip]]:
-    """Clips that follow one another, by what they are of."""
+    """Consecutive clips, grouped by owner."""
     runs: list[list[PlannedClip]] = []
     last = -1
     for clip, owner in zip(clips, owners, strict=True):

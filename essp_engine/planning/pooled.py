@@ -1,14 +1,14 @@
-"""The plan of training that reuses decodes: each video that is drawn gives several clips.
+"""The plan of training that reuses decodes: each drawn video gives several clips.
 
-Independent draws meet the same video too seldom for its decode to be shared: with 10,000 videos, hardly ever within the
-clips that fit into memory. Here the unit of chance is a *visit*: class, then video, as in `class_balanced`, then
-`clips_per_visit` independent places in that video. A visit's clips are made by one decode.
+Independent draws return to the same video too rarely for its decode to be shared: with 10,000 videos, hardly ever
+within the clips that fit into memory. Here the unit of randomness is a *visit*: class, then video, as in
+`class_balanced`, then `clips_per_visit` independent places in that video. One decode produces all clips of a visit.
 
-Within each window of W indices, the clips of its W / clips_per_visit visits are mixed so that those of one visit lie
+Within each window of W indices, the clips of its W / clips_per_visit visits are mixed so that clips of one visit are
 far apart (`dealing.py`).
 
-Everything follows from (seed, purpose, epoch, index). A window is drawn at once and kept for a while, so a clip costs
-O(1) on average.
+Everything is determined by (seed, purpose, epoch, index). A window is drawn at once and cached for a while, so a clip
+costs O(1) on average.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from essp_engine.planning.dealing import Dealer
 from essp_engine.planning.planned_clip import PlannedClip
 
 _PLACES, _ORDER = 1 << 62, 1 << 63
-"""Bits that tell the streams of random numbers of a phase apart; those of the visits have neither."""
+"""Bits that separate the random streams of a phase; the stream of the visits has neither bit."""
 _KEPT_WINDOWS = 4
 
 
 class _Window(NamedTuple):
-    """What is at the indices of a window."""
+    """The clips at the indices of a window."""
 
     clips: list[PlannedClip]
     visit: NDArray[np.int64]
-    """Which visit of the epoch each clip belongs to."""
+    """The visit of the epoch to which each clip belongs."""
     turn: NDArray[np.int64]
-    """Which clip of its visit it is."""
+    """The number of each clip within its visit."""
 
 
 class Pooled(ClassBalanced):

@@ -1,7 +1,8 @@
-"""What one of several ranks makes itself of a plan: every `ranks`-th clip, from clip `rank` on.
+"""The share of a plan for one of several ranks: every `ranks`-th clip, starting with clip `rank`.
 
 Clip j of the share is clip `j * ranks + rank` of the plan. So b clips of each rank are the next b * ranks clips of the
-plan, and a position that all ranks have reached is one index of the plan, whatever the number of ranks is later.
+plan, and a position that all ranks have reached is a single index of the plan, even if the number of ranks changes
+later.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ class Share:
     """A `Plan` of the clips of one rank."""
 
     def __init__(self, plan: Plan, rank: int, ranks: int, equal: bool) -> None:
-        """`equal`: every rank has the same number of clips, and up to `ranks - 1` of the plan's are left out: ranks
-        that wait for each other at each step could not end otherwise. Else every clip is in one share.
-        """
+        """`equal`: every rank has the same number of clips, and up to `ranks - 1` clips of the plan are left out;
+        otherwise ranks that wait for each other in each step could not end. If False, every clip is in one share."""
         self._plan, self._rank, self._ranks = plan, rank, ranks
         self._size = len(plan) // ranks if equal else len(range(rank, len(plan), ranks))
         self.left_out = len(plan) - self._size * ranks if equal else 0
-        """Clips of the plan that are in the share of no rank."""
+        """Clips of the plan that belong to no rank's share."""
         if not self._size:
             raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks", code="range")
 

@@ -1,15 +1,16 @@
-"""How the clips of one video are divided: into work units, and a work unit of a long video into messages.
+"""Divides the clips of one video into work units, and a work unit of a long video into messages.
 
-A decoder reads the clips of a message in one pass, group of pictures (GOP) by group of pictures, and passes over what
-no clip needs. So clips that share a GOP belong together, and those that share none may as well be read by two decoders
-at once. Two rules follow from that.
+A decoder reads the clips of a message in one pass, group of pictures (GOP) by group of pictures, and skips GOPs that no
+clip needs. So clips that share a GOP belong together, and clips that do not may be read by two decoders at once. Two
+rules follow from that.
 
 - A work unit has a limited number of clips. Clips that are issued together anyway (within a window) are divided by
-  their place in the video, not by their indices: then each of its GOPs is in one unit, or in two where a unit ends.
-- The clips of a unit form *runs*, between which the reader seeks. Runs of a long video become messages of their own,
-  with so much to decode that the cost of another message, and of opening the file once more, does not count.
+  their place in the video, not by their indices: then each of its GOPs is in one unit, or in two at the boundary of
+  units.
+- The clips of a unit form *runs*, between which the reader seeks. Runs of a long video become separate messages, each
+  with enough to decode that the cost of another message, and of opening the file again, is negligible.
 
-Neither changes what is at an index, nor what the ledger accounts for: a unit is issued as one, and reported clip by
+Neither rule changes the clip at an index, nor the ledger's accounting: a unit is issued as one, and reported clip by
 clip.
 """
 
@@ -23,20 +24,20 @@ from essp_common.catalog.rows import VideoRow
 from essp_engine.planning.planned_clip import PlannedClip
 
 PIECE_PIXELS = 1 << 26
-"""What a message of a divided unit has at least to decode: 290 frames of 640x360, 32 of 1920x1080, some 0.2 s. Another
-message costs 0.4 ms, and to open the file 0.5 ms."""
+"""The minimum that a message of a divided unit decodes: 290 frames of 640x360, 32 of 1920x1080, about 0.2 s. Another
+message costs 0.4 ms, and opening the file 0.5 ms."""
 _LONG_PIXELS = 4 * PIECE_PIXELS
 """Shorter videos are read by one decoder, which has them open."""
 _MOST_PARTS = 64
-"""Parts of a video that are told apart, however long it is: what opens it has to read an index of all its frames, 3 ms
-for 45,000, so a message decodes a fair share of them."""
+"""The maximum number of parts of a video. Opening the file means reading an index of all its frames, 3 ms for 45,000,
+so each message should decode a fair share of them."""
 
 
 def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterator[Sequence[PlannedClip]]:
-    """Clips of one video (or one file of records), their indices rising, as few work units of at most `most`, about
-    equally large; in each, indices rise, too.
+    """Divide clips of one video (or one file of records), with ascending indices, into as few work units of at most
+    `most` clips as possible, of about equal size; indices also ascend within each unit.
 
-    `together`: all of them lie in one window, and may be issued in any order.
+    `together`: all of them are in one window, and may be issued in any order.
     """
     if len(clips) <= most:
         yield clips
@@ -45,18 +46,18 @@ def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterato
     count = -(-len(clips) // most)
     edges = [len(clips) * number // count for number in range(count + 1)]
     parts = [sorted(ordered[first:end]) for first, end in pairwise(edges)]
-    yield from sorted(parts)  # what is wanted first comes first
+    yield from sorted(parts)  # units with the earliest clips come first
 
 
 def is_divisible(seekable: bool, frame_count: int, height: int, width: int) -> bool:
-    """Whether several decoders may read a video at once, and it is long enough for that to pay."""
+    """Whether several decoders may read a video at once, and it is long enough to benefit."""
     return seekable and frame_count * height * width >= _LONG_PIXELS
 
 
 def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[PlannedClip]]]:
-    """The clips of a work unit of a divisible video by the messages they travel in, each with a number: of two clips
-    that lie near each other in the video, however they came into messages, it tends to be the same."""
-    if clips[0].later:  # its snippets are all over the video
+    """The clips of a work unit of a divisible video, grouped by message, each with a number. Clips that are close in
+    the video tend to have the same number, even across messages."""
+    if clips[0].later:  # its snippets are spread over the whole video
         return [(0, list(clips))]
     least = max(-(-PIECE_PIXELS // (row.height * row.width)), -(-row.frame_count // _MOST_PARTS))
     found: list[tuple[int, list[PlannedClip]]] = []
@@ -76,7 +77,7 @@ def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[
 
 
 def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, int, list[PlannedClip]]]:
-    """The clips that are read by decoding forward from one keyframe, and the frames [begin, end) decoded for them."""
+    """Clips that are read by decoding forward from one keyframe, and the frames [begin, end) decoded for them."""
     keyframes = row.keyframe_frame
     run: list[PlannedClip] = []
     begin = reached = 0
@@ -95,4 +96,4 @@ def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, in
 
 
 def _place(clip: PlannedClip) -> tuple[int, int, int]:
-    return clip.video, clip.first_frame, clip.index  # the rows of records ascend as they do in their file
+    return clip.video, clip.first_frame, clip.index  # the rows of records ascend in the order of their file

@@ -1,8 +1,9 @@
-"""The parts of a clip in the cache: its frames, and each stream made of them; and which consumers ack which part.
+"""The parts of a clip in the cache: its frames, and each stream computed from them; and which consumers acknowledge
+which part.
 
-They mirror what decoder and extractor store. Part 0 is the clip's frames: the extractors of its streams read it, and so
-do the consumers of `rgb`. Every other stream is a part of its own, which that stream's consumers read. Sets of readers
-are bits of an integer, since the ledger computes with them for every clip.
+They match what decoder and extractor store. Part 0 is the clip's frames, which are read by the extractors of its
+streams and by the consumers of `rgb`. Every other stream is a separate part, which that stream's consumers read. Sets
+of readers are bits of an integer, because the ledger computes with them for every clip.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CLIP = 0
-"""The part that holds the clip's own frames."""
+"""The part with the clip's own frames."""
 
 
 class ClipParts:
@@ -31,14 +32,15 @@ class ClipParts:
         self.extractor = tuple(1 << len(self.consumers) + number for number in range(len(self.streams)))
         """The bit of the extractor of part 1, 2, ..."""
         self.readers = len(self.consumers) + len(self.streams)
-        """Consumers and extractors: as many bits there are."""
+        """The number of consumers and extractors, and so of bits."""
         self.ackers = [sum(self.extractor)] + [0] * len(self.streams)
-        """For each part, the bits of its readers, each of which acks it."""
+        """For each part, the bits of its readers, each of which acknowledges it."""
         for consumer, part in self.part.items():
             self.ackers[part] |= self.bit[consumer]
 
     def demand(self, consumers: int) -> int:
-        """All who will ack a clip that is made for these consumers: they, and the extractors that serve them."""
+        """Everyone who will acknowledge a clip made for these consumers: the consumers, and the extractors that serve
+        them."""
         left = consumers
         for bit, ackers in zip(self.extractor, self.ackers[1:], strict=True):
             if ackers & consumers:

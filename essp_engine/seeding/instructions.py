@@ -1,4 +1,4 @@
-"""What the ledger wants done. The shell (`service.py`) carries it out."""
+"""The ledger's instructions. The shell (`service.py`) carries them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from essp_engine.planning.planned_clip import PlannedClip
 
 
 class IssueUnits(NamedTuple):
-    """Publish work units, each of them clips of one video, to make for these consumers."""
+    """Publish work units, each with clips of one video, for these consumers."""
 
     phase_index: int
     units: Sequence[tuple[PlannedClip, ...]]
@@ -19,7 +19,7 @@ class IssueUnits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublishSkip:
-    """Tell the consumers of these streams that an index has no clip, so that they step over it."""
+    """Announce to the consumers of these streams that an index has no clip, so that they skip it."""
 
     phase_index: int
     clip: PlannedClip
@@ -38,17 +38,17 @@ class ReleaseClip:
 
 @dataclass(frozen=True, slots=True)
 class TellOfLoops:
-    """Tell everybody which loops take part now."""
+    """Announce which loops take part now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellOfChanges:
-    """Tell everybody which changes were made of the job, and where they were taken."""
+    """Announce which changes of the job were made, and from where they apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishPhase:
-    """Every consumer is done with every clip of this phase."""
+    """Every consumer has processed every clip of this phase."""
 
     phase_index: int
 
@@ -63,7 +63,7 @@ class CompleteJob:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """The job cannot go on; the reason says what to do."""
+    """The job cannot continue; the reason says what to do."""
 
     reason: str
 

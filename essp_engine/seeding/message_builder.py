@@ -1,7 +1,7 @@
-"""From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers.
+"""Turns the ledger's instructions into messages: work units for decoders, and skipped indices for consumers.
 
-What is said of a video or a record comes from the columns of the catalog (`video_messages.py`, `record_messages.py`).
-A `VideoRow` is made only of long videos, whose units are divided into messages by their keyframes
+Information about a video or a record comes from the columns of the catalog (`video_messages.py`, `record_messages.py`).
+A `VideoRow` is created only for long videos, whose units are divided into messages by their keyframes
 (`planning/work_units.py`).
 """
 
@@ -25,7 +25,7 @@ from essp_engine.seeding.video_messages import Told, VideoMessages
 
 
 class _Sheet:
-    """A unit of one seed that is overwritten for each clip: creating messages costs most."""
+    """A unit of one seed that is overwritten for each clip, because creating messages is expensive."""
 
     def __init__(self, clip: Seed) -> None:
         self.unit = DecodeSeed(seeds=[clip])
@@ -37,7 +37,7 @@ class MessageBuilder:
     """Writes the messages of one job. Not thread-safe."""
 
     def __init__(self, spec: JobSpec, phases: Phases, fence: int, labels: tuple[str, ...] | None = None) -> None:
-        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
+        """`labels`: the names of the labels that the job learns, by number; None: it learns classes."""
         self._job = spec.name
         self._features = {name: stream.feature for name, stream in spec.streams.items()}
         self._consumers = spec.readers()
@@ -50,18 +50,18 @@ class MessageBuilder:
             for purpose, view in phases.views
         }
         self._videos = [videos[purpose] for purpose, _ in phases.order]
-        """Of each phase."""
+        """By phase."""
         self._frames, self._stride = spec.clip.frames, spec.clip.stride
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
     def units(self, instruction: IssueUnits) -> list[tuple[bytes, bytes]]:
-        """Keys and messages (`DecodeSeed`) of work units: of each one message, or several of a long video.
+        """Keys and messages (`DecodeSeed`) of work units: one message each, or several for a long video.
 
-        The clips of a unit are of one video, or of records of one file.
+        The clips of a unit are from one video, or are records of one file.
 
-        Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
-        for several clips of a video, is serialized once.
+        Concatenated protobuf messages are one message with the fields of all. So fields shared by several units, or by
+        several clips of a video, are serialized once.
         """
         phase_index, units, consumers = instruction
         videos = self._videos[phase_index]
@@ -79,7 +79,7 @@ class MessageBuilder:
         return messages
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
-        """Topic and message for each stream that has nothing at an index."""
+        """Topic and message for each stream that has no clip at an index."""
         clip = self._ref(instruction.phase_index, instruction.clip)
         if any(self._features[stream] == "rgb" for stream in instruction.streams):
             yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason, fence=self._fence)
@@ -90,7 +90,7 @@ class MessageBuilder:
                 yield topics.features(feature), skip
 
     def releases(self, instruction: ReleaseClip) -> Iterator[tuple[str, str]]:
-        """Cache key and consumer of each ack that frees a clip."""
+        """Cache key and consumer of each acknowledgement that frees a clip."""
         ref = self._ref(instruction.phase_index, instruction.clip)
         clip = clip_key(ref.job, ref.purpose, ref.epoch, ref.index, ref.attempt)
         for consumer in instruction.consumers:
@@ -98,7 +98,7 @@ class MessageBuilder:
             yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
 
     def let_go(self) -> None:
-        """Give back what is known of videos, as nothing will be said of them any more."""
+        """Release the data about videos when no more messages about them will be written."""
         self._videos = []
         self._head.cache_clear()
 
@@ -147,7 +147,7 @@ class MessageBuilder:
         return b"".join(parts)
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
-        """The job's recipe, for these consumers alone."""
+        """The job's recipe, restricted to these consumers."""
         recipe = Recipe()
         recipe.CopyFrom(self._whole)
         del recipe.streams[:]

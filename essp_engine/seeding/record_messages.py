@@ -1,7 +1,7 @@
-"""What decoders are told of records, straight from the columns of the catalog.
+"""The messages to decoders about records, built directly from the columns of the catalog.
 
-The records of a work unit are of one file, which takes the place of the video in its message. Each seed says where its
-record lies and what its bytes are, so that decoders read no table.
+The records of a work unit are from one file, which takes the role of the video in its message. Each seed contains the
+location and the format of its record, so decoders do not read a table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordMessages:
             record.offset, record.length, record.crc = offset, length, crc
             record.height, record.width, record.channels = height, width, 0 if encoding else channels
             parts.append(sheet.SerializeToString())
-        # Units of one file go to all decoders: what they read of it is not the same.
+        # Spread the units of one file over all decoders, because they read different parts of it.
         return b"%s#%d" % (self._uris[file].encode(), clips[0].index), b"".join(parts)
 
     def _video_of(self, file: int) -> bytes:

@@ -1,8 +1,8 @@
-"""What decoders are told of a video, straight from the columns of the catalog.
+"""The messages to decoders about videos, built directly from the columns of the catalog.
 
-Catalogs have up to millions of videos, and a random order comes back to one seldom. So neither a `VideoRow` nor a list
-of keyframes is made for a video: its part of a message is serialized once and kept, and keyframes are looked up in the
-column that holds those of all videos. `Told.row` is there for the few videos whose units travel in several messages.
+Catalogs have up to millions of videos, and a random order rarely returns to one. So neither a `VideoRow` nor a list of
+keyframes is created for a video: its part of a message is serialized once and cached, and keyframes are looked up in
+the column for all videos. `Told.row` exists for the few videos whose units are sent in several messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
 from essp_engine.planning.work_units import is_divisible
 
 _KEPT = 2**17
-"""Videos of which the part of a message is kept: some 80 MB at most."""
+"""Number of videos whose part of a message is cached: about 80 MB at most."""
 _KEPT_BYTES = 2**26
-"""Of these parts, since checksums make those of large videos long."""
+"""Maximum bytes of the cached parts, because the checksums of large videos make them long."""
 _NUMBERS = ("size_bytes", "frame_count", "width", "height", "seekable", "lookahead")
 
 
 class Told(NamedTuple):
-    """What is the same in all messages about a video."""
+    """The common content of all messages about a video."""
 
     key: bytes
     message: bytes
@@ -36,20 +36,20 @@ class Told(NamedTuple):
     frame_count: int
     last_frame: int
     begin: int
-    """Where its keyframes begin in the columns."""
+    """The index of its first keyframe in the columns."""
     end: int
-    """The place after the last of them; `begin` where decoding has to begin at the file's start."""
+    """The index after its last keyframe; equal to `begin` if decoding must begin at the start of the file."""
     row: VideoRow | None
-    """Of a video whose work units may be divided; None: they may not."""
+    """The row of a video whose work units may be divided; None for other videos."""
     spans: tuple[LabelledSpan, ...] | None
-    """Of which each clip has the labels; None: the job does not learn them."""
+    """The labelled spans from which clips get their labels; None if the job does not learn them."""
 
 
 class VideoMessages:
     """The videos of one view. Not thread-safe."""
 
     def __init__(self, view: CatalogView, labels: tuple[str, ...] | None = None, targets: Targets = "class") -> None:
-        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
+        """`labels`: the names of the labels that the job learns, by number; None: it learns classes."""
         self._rows = rows = view.rows
         self._labels = None if labels is None else LabelSets(rows, labels)
         self._targets = targets
@@ -60,14 +60,14 @@ class VideoMessages:
         self._numbers = [_singly(columns[name]) for name in _NUMBERS]
         self._last_frame = _singly(columns["last_frame"])
         lists = [columns[name] for name in ("keyframe_frame", "keyframe_pts", "keyframe_offset")]
-        self._edges = _singly(lists[0].edges)  # the same for all three
+        self._edges = _singly(lists[0].edges)  # the same for all three lists
         self._frames, self._pts, self._offsets = (_singly(column.numbers) for column in lists)
         self._kept: dict[int, Told] = {}
         self._kept_bytes = 0
-        """Of their messages."""
+        """The bytes of the cached messages."""
 
     def told(self, video: int) -> Told:
-        """What is said of a video of the view."""
+        """The message content for a video of the view."""
         found = self._kept.get(video)
         if found is None:
             found = self._made(video)
@@ -79,7 +79,8 @@ class VideoMessages:
         return found
 
     def seek_to(self, told: Told, first_frame: int, seek: Seek) -> bool:
-        """The same as `planning.plan.seek_to`: write into `seek` where decoding has to begin; False: at the start."""
+        """Like `planning.plan.seek_to`: write into `seek` where decoding must begin; False for the start of the
+        file."""
         place = bisect_right(self._frames, first_frame, told.begin, told.end) - 1
         if place < told.begin:
             return False
@@ -128,5 +129,5 @@ class VideoMessages:
 
 
 def _singly(numbers: Any) -> Sequence[Any]:
-    """The numbers of an array, each of which is read in a tenth of the time that NumPy takes."""
+    """A view of an array whose single elements are read ten times faster than by NumPy."""
     return memoryview(numbers)

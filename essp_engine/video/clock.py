@@ -1,7 +1,7 @@
-"""How fast a video runs: its rate, its length, and its timestamps where the rate varies.
+"""The timing of a video: its frame rate, its length, and its timestamps if the rate varies.
 
-A container's own words are not enough: FFmpeg reports 1000 frames a second for sound FLV and Matroska files, and one
-mean rate for a recording that stands still for ten seconds. Timestamps decide.
+A container's declarations are not reliable: FFmpeg reports 1000 frames per second for intact FLV and Matroska files,
+and one mean rate for a recording that stands still for ten seconds. Timestamps decide.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from fractions import Fraction
 import numpy as np
 
 _FINE = 2.0
-"""Ticks a frame from which on the clock is finer than the frames, so that rounding to it explains a tick of error."""
+"""From this many ticks per frame, the clock is finer than the frames, so that rounding explains an error of one
+tick."""
 
 _RUN_IN_S = 0.25
-"""Longer than the run-in of any sound codec: those of AAC and Opus take up to 80 ms."""
+"""Longer than the run-in of any audio codec: AAC and Opus take up to 80 ms."""
 _MICROSECOND = 1e-6
 
 
@@ -29,7 +30,7 @@ class Times:
     duration_s: float
     start_s: float
     stamps: tuple[int, ...] = ()
-    """Timestamps of the frames in ticks, where the rate varies; otherwise `fps` gives each to within a tick."""
+    """Timestamps of the frames in ticks, if the rate varies; otherwise `fps` gives each to within a tick."""
 
 
 def measure(
@@ -40,16 +41,16 @@ def measure(
     begin_s: float,
     decoded: Sequence[int | None] = (),
 ) -> Times:
-    """The times of frames with these timestamps, in the order of display.
+    """The times of frames with these timestamps, in display order.
 
-    `declared`: the container's rate, which counts where timestamps are missing, or agree with it to within a tick.
-    `decoded`: when packets are decoded, in ticks; they give the rate where timestamps are no times of display, as those
-    of AVI with B-frames.
-    `last_duration`: ticks that the last frame is shown, 0 if unknown. `begin_s`: when the file begins, on its clock.
+    `declared`: the container's rate, which is used if timestamps are missing, or agree with it to within a tick.
+    `decoded`: the decoding times of packets, in ticks; they give the rate if timestamps are not display times, as in
+    AVI with B-frames. `last_duration`: ticks for which the last frame is shown, 0 if unknown. `begin_s`: when the file
+    begins, on its clock.
 
-    A clock may begin anywhere, below zero too: FFmpeg counts MPEG-TS up to zero where its 33 bits run over. Only where
-    the video itself begins at zero or later, a beginning just below that is no other clock: it is the run-in of sound,
-    which players leave out.
+    A clock may begin anywhere, even below zero: FFmpeg counts MPEG-TS up to zero at its 33-bit overflow. Only if the
+    video itself begins at zero or later is a beginning just below zero not such a clock: it is the run-in of the audio,
+    which players skip.
     """
     count = len(stamps)
     known = [stamp for stamp in stamps if stamp is not None]
@@ -59,7 +60,7 @@ def measure(
         return Times(fps, count / fps if fps else 0.0, 0.0)
     first_s = float(known[0] * time_base)
     start_s = first_s - (begin_s if first_s < 0 or abs(begin_s) > _RUN_IN_S else max(0.0, begin_s))
-    start_s = start_s if abs(start_s) > _MICROSECOND else 0.0  # to which FFmpeg rounds when a file begins
+    start_s = start_s if abs(start_s) > _MICROSECOND else 0.0  # FFmpeg rounds the beginning of a file to this
     span = int(ticks[-1] - ticks[0])
     period = span / (count - 1)
     off = np.abs(ticks - ticks[0] - np.arange(count) * period).max()
@@ -72,7 +73,7 @@ def measure(
 
 
 def _rate(decoded: Sequence[int | None], time_base: Fraction, declared: float) -> float:
-    """The rate at which packets are decoded, if that is an even one; otherwise the declared rate."""
+    """The rate at which packets are decoded, if it is constant; otherwise the declared rate."""
     known = [stamp for stamp in decoded if stamp is not None]
     steps = np.diff(np.array(known, np.int64))
     if len(known) < len(decoded) or not len(steps) or not time_base or steps.min() <= 0 or np.ptp(steps) > 1:
@@ -81,12 +82,13 @@ def _rate(decoded: Sequence[int | None], time_base: Fraction, declared: float) -
 
 
 def _agreed(declared: float, span: int, count: int, time_base: Fraction) -> float:
-    """The declared rate, if so many frames take so many ticks at it, to within one; otherwise that of the ticks."""
+    """The declared rate, if `count` frames at that rate take `span` ticks, to within one; otherwise the rate from the
+    ticks."""
     if declared and abs((count - 1) / declared / float(time_base) - span) <= 1.0 + 1e-6:
         return declared
     return float(1 / (Fraction(span, count - 1) * time_base))
 
 
 def pack(stamps: Sequence[int]) -> bytes:
-    """Timestamps as a catalog stores them (`essp_common/catalog/timing.py` reads them): differences, compressed."""
+    """Timestamps in the catalog's format (`essp_common/catalog/timing.py` reads them): differences, compressed."""
     return zlib.compress(np.diff(np.asarray(stamps, np.int64)).astype("<i8").tobytes())

@@ -1,11 +1,11 @@
-"""Frame codecs: an array of frames as one self-describing value of the cache, and back.
+"""Frame codecs: an array of frames as one self-describing cache value, and back.
 
     raw    uncompressed: costs no CPU and is read as a view, without a copy
     jpeg   lossy, uint8 `(T, H, W, C)` only; also suits stacks of flow
     zstd   lossless, any type and shape; smooth flow shrinks to a quarter
 
-The first axis is time. Each frame is compressed by itself (`compressors.py`), so `decode(value, frames=...)` reads only
-these frames.
+The first axis is time. Each frame is compressed separately (`compressors.py`), so `decode(value, frames=...)` reads
+only these frames.
 
 Layout, little-endian:
 
@@ -14,13 +14,13 @@ Layout, little-endian:
                    raw: 4 bytes a frame, its checksum, and zeros up to a multiple of 64 bytes
     payload        the raw array in C order, or the parts one after another
 
-Bytes of any other form raise `BadFrames`. Header, table and length are always checked, before memory is allocated; a
-frame, raw or compressed, is checked against its checksum (`essp_common/cache/seal.py`) when it is read. What the cache
-has handed out is checked already: `summed` gives it the checksums of raw frames for its own, and `decode` does not
-check those a second time where it is told so.
+Bytes in any other format raise `BadFrames`. Header, table and length are always checked before memory is allocated. A
+frame, raw or compressed, is checked against its checksum (`essp_common/cache/seal.py`) when it is read. Data that the
+cache has returned is already checked: `summed` gives the cache the checksums of raw frames to use as its own, and
+`decode` can be told not to check those a second time.
 
-Header and table can move a raw value of exactly a power of two (such as 16 frames of 256x256) into the next
-allocation class of Redis, which takes up to a fifth more memory. 15 or 17 frames avoid this.
+Header and table can move a raw value of exactly a power of two (such as 16 frames of 256x256) into the next allocation
+class of Redis, which takes up to a fifth more memory. 15 or 17 frames avoid this.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _HEAD = struct.Struct("<4sBBBBIQ8s8I")
 _CRC = struct.Struct("<I")
 _HEAD_BYTES = _HEAD.size + _CRC.size
 _PARTS = slice(8, 12)
-"""Where a header says how many parts there are."""
+"""The position of the number of parts in a header."""
 _PART = struct.Struct("<II")
 _ALIGNED = 64
-"""Raw frames begin at a multiple of so many bytes of a value."""
+"""Raw frames begin at a multiple of this many bytes in a value."""
 _MIN_DIMENSIONS = 2
 _MAX_DIMENSIONS = 8
 _CODECS = ("raw", *COMPRESSORS)
@@ -73,7 +73,7 @@ class FrameHeader:
     parts: tuple[tuple[int, int], ...]
     """Size and checksum of each compressed part; empty for raw."""
     colour: Colour | None = None
-    """What the numbers mean where frames are kept as YUV 4:2:0 or luma (`essp_engine/video/colour.py`)."""
+    """The colour space of frames kept as YUV 4:2:0 or luma (`essp_engine/video/colour.py`)."""
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +94,7 @@ class FrameHeader:
 
 
 def encode(array: NDArray[Any], codec: FrameCodec, colour: Colour | None = None) -> Buffer:
-    """`array` as a value of the cache. Strides and byte order are arbitrary; the first axis is time.
+    """`array` as a cache value. Strides and byte order are arbitrary; the first axis is time.
 
     `colour`: of frames that are kept as YUV 4:2:0 or luma. Raises `ConfigError` if the codec cannot hold such an array.
     """
@@ -114,9 +114,9 @@ def frame_buffer(
 ) -> tuple[memoryview, NDArray[Any]]:
     """A raw value to be filled in place: the whole value for the cache, and the array inside it.
 
-    This saves a copy of the clip: a decoder writes directly into the stored value. `complete` it once the frames are
-    there, and do not write to them afterwards. `into`: memory to use, such as shared memory, of at least `raw_bytes`;
-    its content stays. Without it, memory is allocated and zeroed.
+    This saves a copy of the clip: a decoder writes directly into the stored value. Call `complete` after writing the
+    frames, and do not write to them afterwards. `into`: memory to use, such as shared memory, of at least `raw_bytes`;
+    it is not cleared. Without it, memory is allocated and zeroed.
     """
     stored = _storable(shape, np.dtype(dtype))
     size = raw_bytes(shape, stored)
@@ -126,8 +126,8 @@ def frame_buffer(
 
 
 def complete(value: memoryview, colour: Colour | None = None) -> None:
-    """Write into a raw value what is not known before its frames are there: their checksums, and what their numbers
-    mean where that is not RGB. A value that was not completed raises `BadFrames` when it is read."""
+    """Add to a raw value what is only known after its frames are written: their checksums, and their colour space if it
+    is not RGB. An incomplete value raises `BadFrames` when it is read."""
     found = header(value)
     if colour is not None:
         value[:_HEAD_BYTES] = _pack_header("raw", found.shape, found.dtype, [], colour)
@@ -136,9 +136,10 @@ def complete(value: memoryview, colour: Colour | None = None) -> None:
 
 
 def summed(value: Buffer) -> Summed:
-    """A value with what the cache checks it against: of a raw one each frame alone, so that frames can be read alone.
+    """A value with the checksums for the cache: for a raw value one for each frame, so that frames can be read
+    separately.
 
-    The checksums of raw frames are those that were made with the frames, and are not made anew.
+    The checksums of raw frames are taken from the value, not computed again.
     """
     view = memoryview(value).cast("B")
     found = header(view)
@@ -150,12 +151,12 @@ def summed(value: Buffer) -> Summed:
 
 
 def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
-    """Size of a raw value of such frames. Raises `ConfigError` for arrays that no codec holds."""
+    """Size of a raw value of such frames. Raises `ConfigError` for arrays that no codec supports."""
     return _raw_start(shape[0]) + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
 
 
 def _raw_start(frames: int) -> int:
-    """Where the frames of a raw value begin."""
+    """The byte at which the frames of a raw value begin."""
     return -(-(_HEAD_BYTES + SUM_BYTES * frames) // _ALIGNED) * _ALIGNED
 
 
@@ -188,9 +189,9 @@ def header(buffer: Buffer) -> FrameHeader:
 
 
 def raw_parts(size_bytes: int, count: int, frames: Sequence[int]) -> list[Part]:
-    """The parts of a raw value of `size_bytes` and `count` frames that hold header and table, and these `frames`.
+    """The parts of a raw value of `size_bytes` and `count` frames that contain header and table, and these `frames`.
 
-    `decode` takes them joined, with the same `frames`.
+    `decode` accepts them joined, with the same `frames`.
     """
     start = _raw_start(count)
     frame_bytes, rest = divmod(size_bytes - start, count)
@@ -201,7 +202,7 @@ def raw_parts(size_bytes: int, count: int, frames: Sequence[int]) -> list[Part]:
 
 
 def described(buffer: Buffer) -> FrameHeader:
-    """The header that a value or its parts begin with. Raises `BadFrames`."""
+    """The header at the beginning of a value or its parts. Raises `BadFrames`."""
     return _unpack_header(memoryview(buffer).cast("B"))
 
 
@@ -213,11 +214,11 @@ def decode(
 ) -> NDArray[Any]:
     """The array in a value, or only the frames with the indices `frames`, in that order.
 
-    Raw: a read-only view over `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
-    which only the chosen frames are read. `buffer` may also be the parts of a raw value that hold just these frames
-    (`raw_parts`). `described_by`: its header, where that was read before. `checked`: the cache has checked these bytes
-    (`FrameCache.get`), so that raw frames are not checked again. Raises `BadFrames` for damage and `IndexError` for an
-    index out of range.
+    Raw: a read-only view of `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
+    which only the chosen frames are read. `buffer` may also be the parts of a raw value that contain just these frames
+    (`raw_parts`). `described_by`: its header, if it was already read. `checked`: the cache has checked these bytes
+    (`FrameCache.get`), so raw frames are not checked again. Raises `BadFrames` for damage and `IndexError` for an index
+    out of range.
     """
     view = memoryview(buffer).cast("B")
     found = _unpack_header(view) if described_by is None else described_by
@@ -243,14 +244,14 @@ def decode(
 
 
 def _compressor(codec: str) -> Compressor:
-    """Raises `ConfigError` for a codec that does not exist."""
+    """The compressor of a codec. Raises `ConfigError` for an unknown codec."""
     if codec not in COMPRESSORS:
         raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}", code="unknown")
     return COMPRESSORS[codec]
 
 
 def _storable(shape: Sequence[int], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type as stored. Raises `ConfigError` for arrays that no codec holds."""
+    """The type as stored. Raises `ConfigError` for arrays that no codec supports."""
     stored = dtype.newbyteorder("<")
     if stored.str not in _DTYPES:
         raise ConfigError(
@@ -293,7 +294,8 @@ def _unpack_header(view: memoryview) -> FrameHeader:
 
 @lru_cache(maxsize=64)
 def _raw_header(head: bytes) -> FrameHeader:
-    """Of a value without parts. All raw clips of a job have the same header: reading it takes longer than the clip."""
+    """The header of a value without parts. Cached: all raw clips of a job have the same header, and parsing it takes
+    longer than reading the clip."""
     return _checked_header(memoryview(head))
 
 
@@ -337,7 +339,7 @@ def _check_length(view: memoryview, found: FrameHeader) -> None:
 
 
 def _has_colour(found: FrameHeader) -> bool:
-    """Whether these can be frames of YUV 4:2:0, `(T, 3H/2, W)`, or of luma, `(T, H, W, 1)`."""
+    """Whether the array can contain frames of YUV 4:2:0, `(T, 3H/2, W)`, or of luma, `(T, H, W, 1)`."""
     if found.dtype != np.uint8:
         return False
     planar = len(found.shape) == 3 and found.shape[1] % 3 == 0 and found.shape[2] % 2 == 0
@@ -345,7 +347,7 @@ def _has_colour(found: FrameHeader) -> bool:
 
 
 def _parts(found: FrameHeader) -> int | None:
-    """How many parts such an array has; None if its codec does not hold it."""
+    """The number of parts of such an array; None if its codec does not support it."""
     if found.codec == "raw":
         return 0
     each = COMPRESSORS[found.codec].parts_per_frame(found.shape, found.dtype)
@@ -359,7 +361,7 @@ def _existing(frames: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _as_slice(chosen: Sequence[int]) -> slice | None:
-    """The indices as a slice, if they rise in even steps."""
+    """The indices as a slice, if they are evenly spaced and ascending."""
     if not chosen:
         return slice(0, 0)
     step = chosen[1] - chosen[0] if len(chosen) > 1 else 1
@@ -384,7 +386,7 @@ def _checked_parts(found: FrameHeader, payload: memoryview, chosen: Iterable[int
 
 
 def _check_raw(view: memoryview, found: FrameHeader, frames: Sequence[int], places: Sequence[int]) -> None:
-    """Raises `BadFrames` where one of these frames, at its place among those that are here, is damaged."""
+    """Raises `BadFrames` if one of these frames is damaged; `places`: their indices among the frames in `view`."""
     sums = struct.unpack_from(f"<{found.shape[0]}I", view, _HEAD_BYTES)
     size, start = found.frame_bytes, found.payload_start
     if any(view[_HEAD_BYTES + SUM_BYTES * len(sums) : start]):

@@ -1,26 +1,27 @@
-"""Frames that stay in the colours of their video until somebody needs a picture: YUV 4:2:0, or luma alone.
+"""Frames that keep the colour space of their video until a picture is needed: YUV 4:2:0, or luma alone.
 
-A decoder gives luma for each pixel and two chroma values for each square of 2 x 2. Half the bytes of RGB, and a third
-of the cost to scale: so a job may keep frames like that (`clip.pixels`) up to the device that learns from them, where
-one function makes RGB of them. In memory,
+A decoder gives luma for each pixel and two chroma values for each square of 2 x 2. That is half the bytes of RGB, and a
+third of the cost to scale. So a job may keep such frames (`clip.pixels`) up to the device that trains on them, where a
+single function converts them to RGB. In memory,
 
     rgb     (T, H, W, 3) uint8      red, green, blue
     yuv420  (T, 3H/2, W) uint8      H rows of luma, then the two chroma planes of H/2 x W/2, one after the other (I420)
     gray    (T, H, W, 1) uint8      luma
 
-The numbers of the last two mean what their video says: its matrix (`MATRICES`) and its range. With them goes a
-`Colour`, which a value of the cache has in its header.
+The values of the last two have the meaning declared by their video: its matrix (`MATRICES`) and its range. They are
+accompanied by a `Colour`, which is in the header of a cache value.
 
-**The conversion** is defined in whole numbers, so that every device gives the same picture. In units of 1/32 level,
+**The conversion** is defined in integers, so that every device gives the same picture. In units of 1/32 level,
 
-    luma    L = 32 Y                            of the full range
-            L = 37 Y + floor(Y / 4) - 594       of the limited range, 16 to 235: 32 * 255 / 219 (Y - 16)
+    luma    L = 32 Y                            for the full range
+            L = 37 Y + floor(Y / 4) - 594       for the limited range, 16 to 235: 32 * 255 / 219 (Y - 16)
     chroma  C = floor((a (U - 128) + b (V - 128) + 1024) / 2048), a and b per channel: 65536 times the matrix
     level   clip(floor((L + C + 16) / 32), 0, 255)
 
-Chroma of a square is that of its four pixels. The result is at most 0.59 levels from the real-valued conversion: 0.5 by
-rounding, 0.07 by L, 0.02 by C. All sums fit into 16 bits, in which processors calculate twice as fast as in 32.
-`essp_engine.learning.colour` is the same for torch; tests compare the two on all values, and with libswscale.
+The chroma of a square applies to its four pixels. The result differs by at most 0.59 levels from the real-valued
+conversion: 0.5 by rounding, 0.07 by L, 0.02 by C. All sums fit into 16 bits, in which processors calculate twice as
+fast as in 32. `essp_engine.learning.colour` is the same for torch; tests compare the two for all values, and with
+libswscale.
 """
 
 from __future__ import annotations
@@ -47,36 +48,36 @@ Pictures = NDArray[np.uint8]
 
 _SHIFT = 5
 _FRACTION = 16
-"""Bits of the matrix after the point."""
+"""Fractional bits of the matrix."""
 _CHROMA_SHIFT = _FRACTION - _SHIFT
 _TWICE = np.uint32(0x10001)
-"""Times a 16-bit number: that number in both halves."""
+"""Multiplying a 16-bit number by this copies it into both halves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """What the numbers of a video's frames mean."""
+    """The colour space of a video's frames."""
 
     matrix: str = "bt601"
     full: bool = False
-    """The full range, 0 to 255, in place of 16 to 235 for luma and 16 to 240 for chroma."""
+    """The full range, 0 to 255, instead of 16 to 235 for luma and 16 to 240 for chroma."""
 
 
 class Coefficients(NamedTuple):
-    """Of the conversion, as whole numbers."""
+    """The integer coefficients of the conversion."""
 
     luma: int
     quarter: bool
     """Whether a quarter of luma is added."""
     offset: int
-    """Added to each level, in 1/32: the black point, and half a level to round."""
+    """Added to each level, in 1/32: the black point, and half a level for rounding."""
     chroma: tuple[tuple[int, int], ...]
     """For red, green and blue: the factors of U and V, in 1/65536."""
 
 
 @cache
 def coefficients(colour: Colour) -> Coefficients:
-    """The numbers of the conversion. Raises `KeyError` for a matrix that is not known."""
+    """The coefficients of the conversion. Raises `KeyError` for an unknown matrix."""
     red, blue = MATRICES[colour.matrix]
     green = 1 - red - blue
     chroma = 1.0 if colour.full else 255 / 224
@@ -96,7 +97,7 @@ def height_of(planes: tuple[int, ...]) -> int:
 
 
 def pictures(frames: NDArray[Any], colour: Colour | None) -> NDArray[Any]:
-    """Frames as stored in the cache -> RGB or grey levels, uint8; what has no `colour` is returned as it is."""
+    """Frames as stored in the cache -> RGB or grey levels, uint8; frames without `colour` are returned unchanged."""
     if colour is None:
         return frames
     return grey(frames, colour)[..., np.newaxis] if frames.ndim == 4 else _rgb(frames, colour)
@@ -105,14 +106,14 @@ def pictures(frames: NDArray[Any], colour: Colour | None) -> NDArray[Any]:
 def grey(frames: NDArray[np.uint8], colour: Colour) -> NDArray[np.uint8]:
     """Grey levels of frames of YUV 4:2:0 or of luma, `(T, H, W) uint8`, full range.
 
-    The levels of a grey picture's RGB; of the full range they are luma itself, as a view.
+    They equal the levels of a grey picture's RGB; for the full range they are luma itself, as a view.
     """
     luma = frames[..., 0] if frames.ndim == 4 else frames[:, : height_of(frames.shape)]
     if colour.full:
         return luma
     numbers = coefficients(colour)
     made = np.empty(luma.shape, np.uint8)
-    for plane, levels in zip(luma, made, strict=True):  # each while it is in the processor's cache
+    for plane, levels in zip(luma, made, strict=True):  # plane by plane, while each is in the processor's cache
         levels[...] = _levels(_light(plane, numbers), np.int16(numbers.offset))
     return made
 
@@ -138,7 +139,7 @@ def _convert(planes: NDArray[np.uint8], picture: Pictures, numbers: Coefficients
         term += 1 << (_CHROMA_SHIFT - 1)
         term >>= _CHROMA_SHIFT
         term += numbers.offset
-        both = (term.astype(np.uint16) * _TWICE).view(np.int16)  # of two neighbouring pixels
+        both = (term.astype(np.uint16) * _TWICE).view(np.int16)  # for two neighbouring pixels at once
         picture[..., channel] = _levels(light, both[:, np.newaxis])
 
 

@@ -1,6 +1,6 @@
-"""The codecs that compress: `jpeg` and `zstd`. `codec.py` lays out what they make as one value of the cache.
+"""The compressing codecs: `jpeg` and `zstd`. `codec.py` combines their parts into one cache value.
 
-A new codec is a class that follows `Compressor`, a line at the end of `COMPRESSORS`, and its name in the job's
+A new codec is a class that implements `Compressor`, a line at the end of `COMPRESSORS`, and its name in the job's
 `CodecSpec`.
 """
 
@@ -24,22 +24,23 @@ _SUBSAMPLING = ("444", "422", "420")
 
 
 class Compressor(Protocol):
-    """Makes parts of an array whose first axis is time, the same number of parts for each frame, and reads them."""
+    """Compresses an array whose first axis is time into parts, the same number for each frame, and decompresses
+    them."""
 
     def check(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Raise `ConfigError` for an array that this codec does not hold."""
+        """Raise `ConfigError` for an array that this codec does not support."""
 
     def parts_per_frame(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int | None:
-        """How many parts one frame has; None for an array that this codec does not hold."""
+        """The number of parts of one frame; None for an array that this codec does not support."""
 
     def max_part_bytes(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-        """Upper bound for the size of a part, for any content and quality, of an array that `check` accepts."""
+        """Upper bound for the size of a part, for any content and quality, for an array that `check` accepts."""
 
     def compress(self, array: NDArray[Any], dtype: np.dtype[Any], codec: FrameCodec) -> list[bytes]:
         """The parts, frame by frame. `dtype`: the type to store. Raises `ConfigError`."""
 
     def decompress(self, parts: Sequence[memoryview], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The array, new, of the parts of its `shape[0]` frames. Raises `BadFrames`."""
+        """A new array from the parts of its `shape[0]` frames. Raises `BadFrames`."""
 
 
 class Jpeg:
@@ -58,7 +59,7 @@ class Jpeg:
         return 1 if shape[3] in (1, 3) else shape[3]
 
     def max_part_bytes(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-        """`tjBufSize` of libjpeg-turbo: whole blocks of 16 pixels, each coefficient of the largest size."""
+        """`tjBufSize` of libjpeg-turbo: whole blocks of 16 pixels, with every coefficient at its largest size."""
         _, height, width, channels = shape
         padded = -(-height // 16) * -(-width // 16) * 256
         return padded * (6 if channels == 3 else 3) + 2048
@@ -109,11 +110,11 @@ class Jpeg:
 class Zstd:
     """One Zstandard frame per frame, of any type and shape.
 
-    In integer images, each row but the first is stored as its difference from the row above (modulo the type).
+    In integer images, each row except the first is stored as its difference from the row above (modulo the type).
     """
 
     def check(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """It holds whatever a value of the cache can hold."""
+        """Accepts everything that a cache value can hold."""
 
     def parts_per_frame(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int | None:
         return 1
@@ -154,7 +155,7 @@ class Zstd:
 
 
 COMPRESSORS: dict[str, Compressor] = {"jpeg": Jpeg(), "zstd": Zstd()}
-"""By the name that job files use. Values hold a codec's place in this table: keep the order, add at the end."""
+"""By the name in job files. Values store a codec's index in this table: keep the order, and add at the end."""
 
 
 def _frame_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:

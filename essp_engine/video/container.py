@@ -41,22 +41,22 @@ _SIGNATURES = (
 """Offset and bytes at the beginning of a video file. A file with such a signature that does not open is damaged."""
 
 _PICTURES = ((0, b"\x89PNG", "PNG"), (0, b"\xff\xd8\xff", "JPEG"), (8, b"WEBP", "WebP"))
-"""Offset, bytes and name of pictures, which have the name of a video now and then."""
+"""Offset, bytes and name of picture formats, which sometimes have the file name of a video."""
 _STREAMS = (
     (0, b"GIF8", "gif"),
     (0, b"\x89PNG", "apng"),
     *((0, b"\0\0\1" + bytes([head]), "h264") for head in (0x67, 0x27, 0x47, 0x09, 0x06)),
     *((0, b"\0\0\1" + bytes([head]), "m4v") for head in (0xB0, 0xB5, 0x00, 0x20)),
 )
-"""Offset, bytes and FFmpeg's name of what is one stream without a container: GIF, animated PNG, raw H.264 (an SPS, an
-access unit delimiter or an SEI comes first; ITU-T H.264, annex B) and raw MPEG-4 (ISO/IEC 14496-2, section 6.3). FFmpeg
-takes some damaged files for raw streams, so each is tried only on files that begin like it."""
+"""Offset, bytes and FFmpeg's name of streams without a container: GIF, animated PNG, raw H.264 (an SPS, an access unit
+delimiter or an SEI comes first; ITU-T H.264, annex B) and raw MPEG-4 (ISO/IEC 14496-2, section 6.3). FFmpeg mistakes
+some damaged files for raw streams, so each is tried only on files that begin like it."""
 _STREAM_NAMES = {"gif": "GIF", "apng": "an animated PNG", "h264": "raw H.264", "m4v": "raw MPEG-4"}
 _ANIMATION_OF_PNG = b"acTL"
-"""The chunk that makes a PNG an animated one, before its first picture."""
+"""The chunk before the first picture that makes a PNG animated."""
 _PNG_END = b"IEND\xaeB`\x82"
 _WEBP_FLAGS, _WEBP_ANIMATION = 20, 2
-"""The byte of the extended header's flags, and the bit in it that says that there are several pictures."""
+"""The byte of the extended header's flags, and the bit in it for an animation."""
 
 _UNREAD = (
     (0, b"YUV4MPEG2", "YUV4MPEG2 (.y4m)"),
@@ -66,14 +66,14 @@ _UNREAD = (
     *((0, b"\0\0\1" + bytes([head]), "raw H.265 without a container") for head in (0x40, 0x42, 0x46)),
     (0, b"\x12\0\x0a", "raw AV1 without a container"),
 )
-"""Offset, bytes and name of formats that are known, and not read: they have no timestamps, or hold no video."""
+"""Offset, bytes and name of known formats that are not supported: they have no timestamps, or contain no video."""
 
 av.logging.set_level(None)  # keeps FFmpeg's messages about damaged files out of the logs
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest video that is accepted. A larger one raises `BadVideo(kind="limit")`."""
+    """The largest accepted video. A larger one raises `BadVideo(kind="limit")`."""
 
     size_bytes: int = 64 << 30
     pixels: int = 8192 * 4320
@@ -85,9 +85,9 @@ class Limits:
 def open_video(
     file: VideoFile, limits: Limits, *, described: bool = False
 ) -> tuple[av.container.InputContainer, VideoStream]:
-    """The opened file and its track of pictures, ready to decode in this thread. Raises `BadVideo`.
+    """The opened file and its video track, ready to decode in this thread. Raises `BadVideo`.
 
-    Of several tracks, it is the default one; of several defaults or none, the largest, and of equals the first.
+    Among several tracks, it is the default one; with several defaults or none, the largest, and then the first.
 
     `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
     them. That decode takes most of the time of opening, and most of the bytes that it reads.
@@ -142,11 +142,11 @@ def open_video(
 
 
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
-    """Raise `BadVideo` if the container declares more than the file holds.
+    """Raise `BadVideo` if the container declares more than the file contains.
 
     Only reliable declarations count: the sample table of MP4, the content sizes that AVI and Matroska declare, and the
-    trailers of GIF and PNG. Durations, and frame counts in AVI headers, are often wrong in sound files. Raw streams
-    declare nothing, so one that lacks its end is taken for a shorter one.
+    trailers of GIF and PNG. Durations, and frame counts in AVI headers, are often wrong in intact files. Raw streams
+    declare nothing, so a truncated one is taken for a shorter one.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
         packets = _samples(file, stream.index)
@@ -163,7 +163,7 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
 
 
 def _samples(file: VideoFile, index: int) -> int:
-    """How many frames of a stream are in an MP4 file, with those that its edit list leaves out."""
+    """The number of frames of a stream in an MP4 file, including those that its edit list omits."""
     head, _ = _inspect(file)
     found = 0
     with (
@@ -182,18 +182,18 @@ def _samples(file: VideoFile, index: int) -> int:
 
 
 def _is_animated_webp(head: bytes) -> bool:
-    """Whether the extended header of a WebP file says so (RFC 9649)."""
+    """Whether the extended header of a WebP file declares an animation (RFC 9649)."""
     return head[8:16] == b"WEBPVP8X" and len(head) > _WEBP_FLAGS and bool(head[_WEBP_FLAGS] & _WEBP_ANIMATION)
 
 
 def _demuxer(head: bytes) -> dict[str, str]:
-    """What FFmpeg may take a file for that begins like this."""
+    """The options that restrict FFmpeg to the formats possible for a file with this beginning."""
     stream = _format_of(head, _STREAMS)
     return {"format_whitelist": f"{FORMATS},{stream}" if stream else FORMATS, "protocol_whitelist": "file"}
 
 
 def reason(error: Exception) -> str:
-    """FFmpeg's message of an error."""
+    """FFmpeg's message for an error."""
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -203,7 +203,7 @@ def _format_of(head: bytes, formats: Sequence[tuple[int, bytes, str]]) -> str | 
 
 
 def _segment_end(head: bytes) -> int:
-    """Byte at which the segment of a Matroska file ends (RFC 8794, RFC 9559); 0 if the header does not say."""
+    """The byte at which the segment of a Matroska file ends (RFC 8794, RFC 9559); 0 if the header does not say."""
     if not head.startswith(_EBML):
         return 0
     header, start = _ebml_size(head, len(_EBML))
@@ -223,7 +223,7 @@ def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
 
 
 def _tail(file: VideoFile) -> bytes:
-    """The last bytes."""
+    """The last bytes of a file."""
     opened: BinaryIO
     with nullcontext(file) if not isinstance(file, str) else open(file, "rb") as opened:
         size = opened.seek(0, os.SEEK_END)
@@ -234,7 +234,7 @@ def _tail(file: VideoFile) -> bytes:
 
 
 def _inspect(file: VideoFile) -> tuple[bytes, int]:
-    """The first bytes and the size."""
+    """The first bytes and the size of a file."""
     try:
         if isinstance(file, str):
             with open(file, "rb") as opened:
@@ -251,17 +251,17 @@ def _inspect(file: VideoFile) -> tuple[bytes, int]:
 
 
 def picture_streams(container: av.container.InputContainer) -> list[VideoStream]:
-    """The tracks of pictures, without covers and the like."""
+    """The video tracks, without covers and similar pictures."""
     return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
 
 
 def is_default(stream: VideoStream) -> bool:
-    """Whether the file names it as the track to play."""
+    """Whether the file declares it as the track to play."""
     return bool(stream.disposition & Disposition.default)
 
 
 def _rank(stream: VideoStream) -> tuple[bool, bool, int]:
-    """Of several tracks of pictures, the default one is taken, and of several of those the largest."""
+    """Sort key of video tracks: the default one is preferred, then the largest."""
     context = stream.codec_context
     pixels = context.width * context.height if context is not None else 0
     return bool(pixels), is_default(stream), pixels

@@ -1,8 +1,8 @@
-"""Converts decoded frames to pictures of the wanted size and colours, in one pass of libswscale.
+"""Converts decoded frames to pictures of the requested size and colour space, in one pass of libswscale.
 
-To RGB, libswscale converts in C, by the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
-which takes a third of the time; matrix and range stay those of the frame (`colour_of`). Sources of other samplings and
-depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
+To RGB, libswscale converts in C, using the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
+which takes a third of the time; the frame's matrix and range are kept (`colour_of`). Sources with other
+subsamplings and depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from essp_engine.video.planes import rows_of
 _INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
 _BT601 = "bt601"
 _MATRICES = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
-"""`AVColorSpace` (ITU-T H.273, table 4) -> matrix. Others, unspecified ones too, count as BT.601, as in libswscale."""
+"""`AVColorSpace` (ITU-T H.273, table 4) -> matrix. Others, including unspecified ones, count as BT.601, as in
+libswscale."""
 _SPACES = {
     "bt601": Colorspace.ITU601,
     "bt709": Colorspace.ITU709,
@@ -37,13 +38,12 @@ _SPACES = {
 _FULL = 2
 """`AVCOL_RANGE_JPEG`."""
 _ANY_RANGE = ColorRange.JPEG
-"""Named for source and target alike, so that no range is converted. The full one, since grey has no other."""
+"""Used for source and target alike, so that no range is converted. It is the full range, because grey has no other."""
 _WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", "0bgr", "ya", "mono")
-"""Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
+"""Prefixes of the names of formats that are not YUV: they have the full range, and are converted by BT.601."""
 
 _BIG_ENDIAN = frozenset({"rgb555be", "rgb565be", "bgr555be", "bgr565be"})
-"""Formats (16-bit QuickTime) that libswscale 9 converts to RGB of the same size as if their bytes were in the other
-order."""
+"""Formats (16-bit QuickTime) that libswscale 9 converts to RGB of the same size with swapped bytes."""
 
 
 class FrameConverter:
@@ -55,10 +55,10 @@ class FrameConverter:
         self._whole_pictures = WholePictures()
 
     def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
-        """Fill `target` with the frame as displayed, uncropped; returns what its numbers mean, where it is not RGB.
+        """Fill `target` with the frame as displayed, uncropped. Returns its colour space if it is not RGB.
 
-        target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
-        whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
+        target: according to `resize.pixels`, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous.
+        The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
         """
         turns, mirrored = quarter_turns(frame), _mirrored(frame)
         planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
@@ -70,7 +70,7 @@ class FrameConverter:
         colour = colour_of(frame) if kept else None
         scaled = self._scaled(frame, whole[::-1] if turns % 2 else whole, resize, colour)
         top, left = (whole[0] - height) // 2, (whole[1] - width) // 2
-        if kept:  # where a square of 2 x 2 pixels begins
+        if kept:  # at the beginning of a square of 2 x 2 pixels
             top, left = top // 2 * 2, left // 2 * 2
         if not planar:
             _place(scaled.planes[0], mirrored, turns, target, top, left)
@@ -94,7 +94,7 @@ class FrameConverter:
             return self._reformatter.reformat(
                 frame, width=size[1], height=size[0], format="rgb24", interpolation=method, threads=1
             )
-        # Luma alone has no matrix; libswscale would convert from another one than BT.601.
+        # Luma alone has no matrix; libswscale would convert from any matrix other than BT.601.
         space = _SPACES[_BT601 if resize.pixels == GRAY else colour.matrix]
         return self._reformatter.reformat(
             frame,
@@ -111,7 +111,7 @@ class FrameConverter:
 
 
 def colour_of(frame: VideoFrame) -> Colour:
-    """What the numbers of a decoded frame mean; where it does not say, BT.601 and the limited range."""
+    """The colour space of a decoded frame; if it does not declare one, BT.601 and the limited range."""
     name = frame.format.name
     if name.startswith(_WITHOUT_MATRIX):
         return Colour(_BT601, full=True)
@@ -123,10 +123,10 @@ def colour_of(frame: VideoFrame) -> Colour:
 def quarter_turns(frame: VideoFrame) -> int:
     """Quarter turns, counter-clockwise, from the picture as coded to the picture as displayed.
 
-    A mirrored one is flipped before, top to bottom.
+    A mirrored picture is first flipped top to bottom.
     """
     degrees = frame.rotation
-    return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # else: the matrix maps the picture to a line
+    return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # otherwise the matrix maps the picture to a line
 
 
 def _mirrored(frame: VideoFrame) -> bool:
@@ -139,9 +139,9 @@ def _mirrored(frame: VideoFrame) -> bool:
 
 
 class _SideData(SideDataContainer):
-    """What comes with a frame, up to the first kind that PyAV has no name for, at which `frame.side_data` fails.
+    """The side data of a frame, up to the first kind that PyAV does not know, at which `frame.side_data` fails.
 
-    Such a kind is EXIF, of images. FFmpeg puts the display matrix before it.
+    EXIF data of images is such a kind. FFmpeg puts the display matrix before it.
     """
 
     def __init__(self, frame: VideoFrame) -> None:

@@ -1,7 +1,7 @@
 """Interlaced frames as whole pictures.
 
-A frame that carries FFmpeg's interlaced flag holds two fields, line by line. libswscale's newer interface scales them
-apart and interleaves the results, which keeps the comb of a moving edge at any size. ffmpeg, decord and torchcodec
+A frame with FFmpeg's interlaced flag contains two fields, line by line. libswscale's newer interface scales them
+separately and interleaves the results, which keeps the comb of a moving edge at any size. ffmpeg, decord and torchcodec
 scale the frame as a whole, and so does ESSP: the flag is cleared before scaling.
 """
 
@@ -11,18 +11,18 @@ from av.filter.graph import Graph
 from av.video.frame import VideoFrame
 
 _CLOCK = "1/1000"
-"""Of timestamps, which do not matter here."""
+"""The time base, which does not matter here."""
 
 
 class WholePictures:
-    """Clears the flag. Used from one thread."""
+    """Clears the interlaced flag. Used from one thread."""
 
     def __init__(self) -> None:
         self._graph: Graph | None = None
         self._made_for: tuple[object, ...] = ()
 
     def of(self, frame: VideoFrame) -> VideoFrame:
-        """The frame without the flag: itself, or another one with the same samples, which are not copied."""
+        """The frame without the flag: itself, or another frame that shares its samples."""
         if not frame.interlaced_frame:
             return frame
         like = frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range)

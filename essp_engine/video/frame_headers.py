@@ -1,9 +1,9 @@
-"""What the headers of VP8, VP9 and AV1 say of a packet: whether it shows one frame, and whether that is a keyframe.
+"""Parses the headers of VP8, VP9 and AV1 packets: whether a packet shows one frame, and whether that is a keyframe.
 
-These codecs also have frames that are never shown, which only serve others as a reference. A keyframe that is shown
+These codecs also have frames that are never shown, and only serve others as a reference. A keyframe that is shown
 replaces all references, so nothing after it refers to anything before it (RFC 6386, section 9.7; VP9 bitstream
-specification, section 7.2; AV1 bitstream specification, section 7.20). Anything that is not understood counts as no
-keyframe and as no shown frame: the file is then decoded completely instead.
+specification, section 7.2; AV1 bitstream specification, section 7.20). A packet that is not understood counts as having
+no keyframe and no shown frame: the file is then decoded completely instead.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 
 class Header(NamedTuple):
-    """What the header of a packet says."""
+    """The parsed header of a packet."""
 
     shown: int
-    """Frames that it shows."""
+    """The number of frames that it shows."""
     keyframe: bool
-    """Its first frame is a keyframe that is shown."""
+    """Whether its first frame is a keyframe that is shown."""
 
 
 _NOTHING = Header(0, False)
 
 
 def shows_one_frame(codec: str, packet: memoryview) -> bool:
-    """True also for codecs that have no other packets."""
+    """Whether a packet shows one frame. Always true for codecs that have no other packets."""
     return codec not in HEADERS or HEADERS[codec](packet).shown == 1
 
 
@@ -42,7 +42,7 @@ def _vp9(packet: memoryview) -> Header:
 
 
 def _vp9_frames(packet: memoryview) -> Iterator[memoryview]:
-    """The frames of a superframe (VP9 bitstream specification, annex B), or the one frame."""
+    """The frames of a superframe (VP9 bitstream specification, annex B), or the single frame."""
     last = packet[-1] if len(packet) else 0
     count, bytes_each = (last & 7) + 1, (last >> 3 & 3) + 1
     index = 2 + count * bytes_each
@@ -109,4 +109,4 @@ def _bits(data: memoryview) -> str:
 
 
 HEADERS: Mapping[str, Callable[[memoryview], Header]] = {"vp8": _vp8, "vp9": _vp9, "av1": _av1}
-"""By the codec's canonical name. (A reduced still picture of AV1 has no such bits; it is no video.)"""
+"""By the codec's canonical name. (A reduced still picture of AV1 lacks these bits, but is not a video.)"""

@@ -6,13 +6,13 @@ from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import Resize
 
 YUV420, GRAY = "yuv420", "gray"
-"""`Resize.pixels`, where it is not `rgb` (or empty)."""
+"""The values of `Resize.pixels` other than `rgb` (or empty)."""
 
 
 def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
-    """(height, width) of the frames that `resize` makes of a video displayed at `height` x `width`.
+    """(height, width) of the frames that `resize` produces from a video displayed at `height` x `width`.
 
-    The sides that YUV 4:2:0 gets by `SHORT_SIDE` are even.
+    For YUV 4:2:0 with `SHORT_SIDE`, the sides are even.
     """
     if resize.mode == Resize.NONE:
         return height, width
@@ -23,9 +23,9 @@ def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
 
 
 def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
-    """The shape of one frame that `resize` makes of such a video; `essp_engine/video/colour.py` has the layouts.
+    """The shape of one frame that `resize` produces from such a video; `essp_engine/video/colour.py` has the layouts.
 
-    Raises `ConfigError` for YUV 4:2:0 of odd sides, which it cannot have.
+    Raises `ConfigError` for YUV 4:2:0 with odd sides, which do not exist.
     """
     height, width = output_size(resize, height, width)
     if resize.pixels == GRAY:
@@ -47,7 +47,7 @@ def covering_size(
 ) -> tuple[int, int]:
     """(height, width) of the smallest picture that covers the target and keeps its aspect ratio.
 
-    `even`: with even sides, as those of the target are.
+    `even`: make the sides even, like the target's.
     """
     step = 2 if even else 1
     scale = max(target_height / height, target_width / width)
@@ -55,5 +55,5 @@ def covering_size(
 
 
 def _side(length: float, step: int) -> int:
-    """The nearest multiple of `step`, at least one of them."""
+    """The nearest multiple of `step`, at least one step."""
     return max(1, round(length / step)) * step

@@ -1,8 +1,8 @@
-"""Decodes images of records: files (JPEG, PNG, WebP, BMP, TIFF, GIF) and plain numbers.
+"""Decodes images of records: files (JPEG, PNG, WebP, BMP, TIFF, GIF) and raw pixel values.
 
-FFmpeg's decoders read the files, named by their first bytes; no demuxer takes part. An image becomes a frame like that
-of a video, turned and mirrored as its EXIF says, and `FrameConverter` scales, crops and converts both alike. Numbers
-that need neither are copied.
+FFmpeg's decoders read the files, selected by their first bytes, without a demuxer. An image becomes a frame like that
+of a video, rotated and mirrored according to its EXIF data, and `FrameConverter` scales, crops and converts both alike.
+Raw pixels that need neither are copied.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _CODECS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"MM\0*", "tiff"),
     (0, b"GIF8", "gif"),
 )
-"""Offset and bytes at the beginning of an image file, and FFmpeg's decoder of it."""
+"""Offset and bytes at the beginning of an image file, and FFmpeg's decoder for it."""
 _ENDS: Mapping[str, bytes] = {"mjpeg": b"\xff\xd9", "gif": b"\0;"}
-"""What is in each whole file whose decoder does not miss its end."""
+"""Bytes that every complete file contains, for formats whose decoder does not notice a missing end."""
 _COMPRESSION, _JPEG_IN_TIFF = 259, (6, 7)
-"""The field of a TIFF file, and the values of it with which FFmpeg gives black or torn pictures and no error."""
+"""A TIFF field, and the values of it for which FFmpeg returns black or torn pictures without an error."""
 _FORMATS: Mapping[int, str] = {1: "gray", 3: "rgb24", 4: "rgba"}
-"""Channels of an image as numbers -> FFmpeg's name of the format."""
+"""Channels of raw pixels -> FFmpeg's name of the format."""
 
 
 class ImageDecoder:
     """Decodes images one by one. Used from one thread."""
 
     def __init__(self, pixels: int) -> None:
-        """`pixels`: of an image, at most."""
+        """`pixels`: the limit for one image."""
         self._pixels = pixels
         self._converter = FrameConverter()
 
@@ -62,10 +62,9 @@ class ImageDecoder:
         *,
         strict: bool = True,
     ) -> Colour | None:
-        """Fill `target` as `FrameConverter.write` does. Returns what its numbers mean, where it is not RGB.
+        """Fill `target` as `FrameConverter.write` does. Returns the colour space if it is not RGB.
 
-        `shape`: `(H, W, C)` of an image as numbers; None: it is a file. `strict`: any sign of damage counts. Raises
-        `BadVideo`.
+        `shape`: `(H, W, C)` of raw pixels; None for a file. `strict`: any sign of damage counts. Raises `BadVideo`.
         """
         if shape is None:
             return self._converter.write(self._decoded(data, strict), resize, target)
@@ -98,11 +97,11 @@ class ImageDecoder:
 
 
 def _context(name: str, pixels: int, strict: bool) -> VideoCodecContext:
-    """A decoder for one image: the next one must not depend on it, as PNG does on what comes before."""
+    """A decoder for one image. It is not reused, because a PNG decoder's output may depend on earlier input."""
     context = cast(VideoCodecContext, CodecContext.create(name, "r"))
     context.thread_count = 1
     context.options = {"max_pixels": str(pixels)}
-    if strict and name != "tiff":  # whose decoder takes what libtiff writes for damage
+    if strict and name != "tiff":  # the TIFF decoder mistakes libtiff's output for damage
         context.options["err_detect"] = "explode"
     return context
 
@@ -136,7 +135,7 @@ def _numbers(data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 
 def _cut(image: NDArray[np.uint8], resize: Resize, target: NDArray[np.uint8]) -> NDArray[Any] | None:
-    """The part of RGB numbers that is wanted; None: they have to be scaled or converted."""
+    """The requested part of RGB pixels; None if they must be scaled or converted."""
     if resize.pixels in (YUV420, GRAY) or image.shape[2] != 3:
         return None
     height, width = target.shape[:2]

@@ -1,4 +1,4 @@
-"""Finds what people should know of a file beside the numbers of its row (`essp_common/catalog/notes.py`)."""
+"""Collects notes about a file that users should know in addition to its row (`essp_common/catalog/notes.py`)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from essp_common.catalog.notes import BITS, CROP, INTERLACED, SIZES, TRACKS
 from essp_engine.video.container import is_default, picture_streams
 
 _MOST = 4
-"""Sizes that are named."""
+"""Maximum number of sizes that are listed."""
 _CROPPING = ("matroska", "mov")
-"""Formats whose tracks may ask for a part of the picture: PixelCrop (RFC 9559), clap (ISO/IEC 14496-12)."""
+"""Formats whose tracks may ask for cropping: PixelCrop (RFC 9559), clap (ISO/IEC 14496-12)."""
 _CUT_OFF = re.compile(r"Frame Cropping: (\d+)/(\d+)/(\d+)/(\d+)", re.IGNORECASE)
 
 
 class Pictures:
-    """What the decoded frames of a file have in common, and what not."""
+    """Properties of the decoded frames of a file, and their changes."""
 
     def __init__(self) -> None:
         self.frames = self.interlaced = 0
         self.sizes: list[tuple[int, int, int]] = []
-        """First frame, width and height of each stretch of frames of one size."""
+        """First frame, width and height of each stretch of frames with one size."""
         self.grey_bits = 8
 
     def take(self, frame: VideoFrame) -> None:
-        """Look at the next frame."""
+        """Examine the next frame."""
         size = frame.width, frame.height
         if not self.sizes or self.sizes[-1][1:] != size:
             self.sizes.append((self.frames, *size))
@@ -42,7 +42,7 @@ class Pictures:
         self.frames += 1
 
     def notes(self) -> list[str]:
-        """Notes of their fields and sizes."""
+        """Notes about fields and sizes."""
         found = []
         if self.interlaced:
             found.append(f"{INTERLACED}: {self.interlaced} of {self.frames} decoded frames are two fields")
@@ -55,7 +55,7 @@ class Pictures:
 
 
 def of_container(container: InputContainer, stream: VideoStream) -> list[str]:
-    """Notes of what the container says of its tracks. `stream`: the one that is taken."""
+    """Notes about what the container declares for its tracks. `stream`: the track that is used."""
     found = []
     tracks = picture_streams(container)
     if len(tracks) > 1:
@@ -78,16 +78,16 @@ def _named(track: VideoStream) -> str:
 
 
 def _cropped(container: InputContainer, place: int) -> Sequence[int]:
-    """Pixels cut off on the left, the right, at the top and the bottom of a track of pictures.
+    """Pixels to crop on the left, right, top and bottom of a video track.
 
-    PyAV hands out no side data of streams, so FFmpeg's description of the file has to say.
+    PyAV does not expose side data of streams, so it is parsed from FFmpeg's description of the file.
     """
     if not container.format.name.startswith(_CROPPING):
         return 0, 0, 0, 0
     before = av.logging.get_level()
     av.logging.set_level(av.logging.INFO)
     try:
-        described = cast(Any, container).dumps_format()  # PyAV's types lack it
+        described = cast(Any, container).dumps_format()  # missing from PyAV's types
     finally:
         av.logging.set_level(before)
     streams = re.split(r"^ *Stream #", described, flags=re.MULTILINE)[1:]

@@ -4,7 +4,7 @@
 different timestamp, and frames are shown in the order of timestamps. The packets then give the number of frames and the
 frame index of each keyframe.
 
-`orderly` is deliberately strict: a file that is not known to be sound is decoded completely instead.
+`orderly` is deliberately strict: a file that is not known to be intact is decoded completely instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PLACEHOLDER_BYTES = 8
 """An MPEG-4 packet of at most this size shows nothing or repeats a picture: a sign of packed B-frames."""
 
 PARAMETERS: tuple[PktSideDataT, ...] = ("palette", "new_extradata", "param_change")
-"""What a decoder needs and demuxers hand out once, beside the first packet or the one at which it changes."""
+"""Decoder parameters that demuxers provide only once, with the first packet or the packet at which they change."""
 
 _INDEXED = ("mov", "matroska", "avi")
-"""Formats that store whole frames as packets, rather than a byte stream that has to be cut into frames."""
+"""Formats that store whole frames as packets, rather than a byte stream that must be split into frames."""
 
 
 _CUT = ("mpegts", "mpeg")
-"""Formats that are a stream of bytes with a timestamp now and then, from which frames are cut."""
+"""Formats that are byte streams with occasional timestamps, from which frames must be split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,23 @@ class Packets:
 
     pts: list[int | None] = field(default_factory=list)
     dts: list[int | None] = field(default_factory=list)
-    """When each is decoded."""
+    """Decoding times of the packets."""
     keyframes: list[Keyframe] = field(default_factory=list)
     smallest: int = 1 << 62
     corrupt: int = 0
     unshown: set[int] = field(default_factory=set)
     """Numbers of the packets that are decoded but not shown (edit lists)."""
     hidden: int = 0
-    """Packets that show no frame, or more than one, by the header of their codec."""
+    """Number of packets that show no frame, or more than one, according to their codec header."""
     parameters: int = 0
-    """Packets that come with one of `PARAMETERS`."""
+    """Number of packets with one of `PARAMETERS`."""
     changes: int = 0
-    """Of these, packets after the first whose parameters differ from those before."""
+    """Number of those, after the first packet, whose parameters differ from the previous ones."""
     own_stamps: bool = True
-    """The file has a timestamp for each packet. False: some are calculated, and perhaps others after a seek."""
+    """Whether the file has a timestamp for each packet. False: some are calculated, possibly differently after a
+    seek."""
     encrypted: bool = False
-    """Some packet is encrypted (ISO/IEC 23001-7)."""
+    """Whether any packet is encrypted (ISO/IEC 23001-7)."""
     last_duration: int = 0
     """How long the packet with the latest timestamp is shown, in ticks; 0 if the file does not say."""
 
@@ -83,7 +84,7 @@ class Packets:
 def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits, *, check: bool = True) -> Packets:
     """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end.
 
-    Without `check`, it is read as far as it can be.
+    Without `check`, it is read as far as possible.
     """
     found = Packets(own_stamps=container.format.name not in _CUT)
     latest = -(1 << 63)
@@ -120,7 +121,7 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
 
 
 def parameters_of(packet: Packet[VideoStream]) -> dict[str, bytes]:
-    """What there is of `PARAMETERS` beside a packet, by its kind."""
+    """The `PARAMETERS` provided with a packet, by kind."""
     return {kind: bytes(packet.get_sidedata(kind)) for kind in PARAMETERS if packet.has_sidedata(kind)}
 
 

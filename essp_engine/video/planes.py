@@ -1,7 +1,7 @@
-"""The samples of a decoded frame as arrays, however the decoder laid them out in memory.
+"""The samples of a decoded frame as arrays, for any memory layout of the decoder.
 
-A line may be longer than its samples (padding), and lines may lie bottom-up: FFmpeg then says a negative line size, and
-PyAV's buffer begins at the last line. Uncompressed AVI is like that.
+A line may be longer than its samples (padding), and lines may be stored bottom-up: FFmpeg then reports a negative line
+size, and PyAV's buffer begins at the last line. Uncompressed AVI is like that.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 PALETTE_BYTES = 1024
 """256 colours of 32 bits: the second plane of a frame of palette indices, which has no lines."""
 _UNUSED_BYTE = {"rgb0": 3, "bgr0": 3, "0rgb": 0, "0bgr": 0}
-"""The byte of a pixel that means nothing, so that decoders may leave anything in it."""
+"""The unused byte of a pixel, in which decoders may leave anything."""
 
 
 def rows_of(plane: VideoPlane, row_bytes: int) -> NDArray[np.uint8]:
-    """`(H, row_bytes)` view of a plane, the topmost line first."""
+    """`(H, row_bytes)` view of a plane, topmost line first."""
     size, lines = plane.line_size, plane.height
     start = -size * (lines - 1) if size < 0 else 0
     return np.ndarray((lines, row_bytes), np.uint8, memoryview(cast(Any, plane)), start, (size, 1))
 
 
 def samples_of(frame: VideoFrame) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of each plane that mean something: `(H, bytes of a row)`; of a palette, `(1, 1024)`."""
+    """The meaningful bytes of each plane: `(H, bytes of a row)`; `(1, 1024)` for a palette."""
     name, planes = frame.format.name, frame.planes
     if name == "pal8":
         yield rows_of(planes[0], frame.width)
@@ -45,6 +45,6 @@ def samples_of(frame: VideoFrame) -> Iterator[NDArray[np.uint8]]:
 
 
 def _without(rows: NDArray[np.uint8], byte: int) -> NDArray[np.uint8]:
-    """Rows of pixels of 4 bytes, without one of these."""
+    """Rows of 4-byte pixels, without one of the bytes."""
     pixels = rows.reshape(len(rows), -1, 4)
     return np.delete(pixels, byte, axis=2).reshape(len(rows), -1)

@@ -1,7 +1,7 @@
-"""Removes the colour profile (`iCCP`) from PNG files, and from packets of video that is coded as PNG.
+"""Removes the colour profile (`iCCP`) from PNG files, and from packets of PNG-coded video.
 
-Nothing here applies the profile, and it can end the process: FFmpeg stores its name in the side data of the frame, and
-PyAV 18 frees that a second time when the side data is read, as for the display matrix.
+ESSP does not apply the profile, and it can crash the process: FFmpeg stores its name in the side data of the frame, and
+PyAV 18 frees that twice when the side data is read, as for the display matrix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIGNATURE_BYTES = 8
 
 
 def without_profile(data: bytes, at: int = _SIGNATURE_BYTES) -> bytes:
-    """A PNG file, or a packet of one, without its profile. Damage stays as it is. `at`: where its chunks begin."""
+    """A PNG file, or a packet of one, without its profile. Damage is left unchanged. `at`: the start of its chunks."""
     kept = [data[:at]]
     while at < len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")  # length, name, content and checksum
@@ -29,9 +29,9 @@ def without_profile(data: bytes, at: int = _SIGNATURE_BYTES) -> bytes:
 def packets_without_profile(
     packets: Iterable[Packet[VideoStream]], stream: VideoStream
 ) -> Iterator[Packet[VideoStream]]:
-    """The packets of a stream, those of PNG without their profile.
+    """The packets of a stream; PNG packets without their profile.
 
-    What an edit list leaves out is left out of PNG here, since a packet that is made anew would be shown.
+    For PNG, packets that an edit list omits are dropped here, because a newly created packet would be shown.
     """
     if stream.codec_context.codec.canonical_name != "png":
         yield from packets
@@ -42,7 +42,7 @@ def packets_without_profile(
 
 
 def forget_profile(stream: VideoStream) -> None:
-    """Take the profile out of what a decoder of animated PNG is told before the first picture."""
+    """Remove the profile from the initialisation data of an animated PNG decoder."""
     context = stream.codec_context
     if context.codec.canonical_name == "apng" and context.extradata:
         context.extradata = without_profile(context.extradata, 0)

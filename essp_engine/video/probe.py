@@ -4,12 +4,12 @@ A file is decoded completely if it is small, if its packets cannot be trusted (`
 `frame_count` is then the number of decoded frames. `seekable` means that decoding from each keyframe gave the same
 frames again, bit for bit, through the code that reads seeds.
 
-Of any other file, all packets are read, and two groups of pictures go through the same comparison: one in the middle
-and the last one. A large file whose packets cannot be trusted is decoded once: the comparison is then with some groups
-only, and with those that are not known to be independent of what comes before.
+For any other file, all packets are read, and two groups of pictures go through the same comparison: one in the middle
+and the last one. A large file whose packets cannot be trusted is decoded once; the comparison then covers only some
+groups, and all groups not known to be independent of earlier data.
 
 `lookahead` is checked in the same groups. Every third frame is read by its timestamp, with as few other frames decoded
-as possible (`selection.py`). Only if these frames are the same does the file get a `lookahead`.
+as possible (`selection.py`). Only if these frames are identical does the file get a `lookahead`.
 
 All other files raise `BadVideo`, whose kind says what is wrong. Some files crash FFmpeg, so run the probe in a process
 that may die.
@@ -41,9 +41,9 @@ from essp_engine.video.selection import lookahead
 _FARTHEST = 32
 """Largest `lookahead`. No encoder reorders over more pictures; x264 and x265 use at most 16."""
 SALVAGEABLE = ("truncated", "damaged")
-"""Kinds of errors that may leave a part of the file sound."""
+"""Kinds of errors that may leave a part of the file intact."""
 HOPELESS = "not one frame of it can be used"
-"""In the error of a file of which nothing can be salvaged."""
+"""Part of the error for a file from which nothing can be salvaged."""
 WHOLE_PIXELS = 100_000_000
 """Files with at most this many pixels in all their frames are decoded completely: about half a second of one core."""
 
@@ -74,12 +74,12 @@ class VideoFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a container says of its track of pictures."""
+    """What a container declares for its video track."""
 
     container: str
     codec: str
     pixels: int
-    """Of a frame."""
+    """Pixels of a frame."""
     rate: float
     time_base: Fraction
     begin_s: float
@@ -99,9 +99,9 @@ class _Index:
     seekable: bool
     lookahead: int
     stamps: Sequence[int | None]
-    """Timestamps of the frames in the order of display."""
+    """Timestamps of the frames in display order."""
     pictures: Pictures
-    """What was seen in them, or in those that were decoded."""
+    """Properties of all frames, or of those that were decoded."""
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
@@ -124,9 +124,9 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
 
 
 def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
-    """The facts of a video file; of one that was cut off or is damaged, those of the frames before that.
+    """The facts of a video file; for a truncated or damaged file, of the frames before the damage.
 
-    `notes` then says so. Raises `BadVideo` for all other reasons, and where no frame is sound.
+    `notes` then mentions it. Raises `BadVideo` for all other errors, and if no frame is intact.
     """
     limits = limits or Limits()
     try:
@@ -146,7 +146,7 @@ def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
 
 
 def _scanned(file: VideoFile, limits: Limits, *, check: bool) -> tuple[_Header, Packets]:
-    """What the container says, and its packets. `check`: that all of the file is there."""
+    """The container's declarations, and the packets of the file. `check`: verify that the file is complete."""
     container, stream = open_video(file, limits)
     with container:
         packets = scan(container, stream, limits, check=check)
@@ -162,7 +162,7 @@ def _scanned(file: VideoFile, limits: Limits, *, check: bool) -> tuple[_Header, 
             float(stream.average_rate or stream.guessed_rate or 0),
             stream.time_base or Fraction(0),
             (container.start_time or 0) / av.time_base,
-            packets.encrypted or "enc_key_id" in stream.metadata,  # of WebM
+            packets.encrypted or "enc_key_id" in stream.metadata,  # for WebM
             of_container(container, stream),
         ), packets
 
@@ -199,9 +199,9 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool, 
     """Decode the file completely, then again from keyframes, and compare.
 
     `everywhere`: from each keyframe. Otherwise only from those that the codec's standard does not make independent of
-    what comes before, and from three more: the second, one in the middle, and the last.
+    earlier data, and from three more: the second, one in the middle, and the last.
 
-    `sound_part`: decode it up to the first damage. Frames are then counted, since reading ahead would meet that.
+    `sound_part`: decode up to the first damage. Frames are then counted, because reading ahead would meet the damage.
     """
     stamps: list[int | None] = []
     digests: list[int] = []
@@ -217,7 +217,8 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool, 
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
         if not stamps:
             raise BadVideo("the decoder gives no frame", "empty")
-        first = next(frame for _, frame in reader.frames())  # decoded again, as no frame may be held while decoding
+        # decoded again, because no frame may be held while decoding
+        first = next(frame for _, frame in reader.frames())
     shown, places = _places(stamps, packets.keyframes)
     tried = set(range(len(shown))) if everywhere else _doubtful(shown)
     ends = (*places[1:], len(stamps))
@@ -241,8 +242,8 @@ def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
 
 
 def _lookahead(packets: Packets) -> int:
-    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`, or if parameters come beside packets,
-    since packets that are read and not decoded would take them along."""
+    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`, or if packets carry parameters,
+    because packets that are read but not decoded would take them along."""
     ahead = lookahead([stamp for stamp in packets.shown if stamp is not None]) if not packets.parameters else 0
     return ahead if ahead <= _FARTHEST else 0
 
@@ -252,7 +253,7 @@ def _or_first(stamp: int | None) -> int:
 
 
 def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[int]) -> bool:
-    """Whether every third frame from a keyframe on, read by its timestamp, is the same."""
+    """Whether every third frame after a keyframe, read by its timestamp, is identical."""
     wanted = range(place + min(2, len(digests) - 1), place + len(digests), 3)
     found = reader.selected(Seek(pts=keyframe.pts, frame_index=place), wanted)
     return [(number, digest(frame)) for number, frame in found] == [(n, digests[n - place]) for n in wanted]
@@ -261,8 +262,8 @@ def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[i
 def _places(
     stamps: Sequence[int | None], keyframes: Sequence[Keyframe]
 ) -> tuple[tuple[Keyframe, ...], tuple[int, ...]]:
-    """The keyframes that are shown, and their frame indices; both empty if timestamps do not rise with each frame, or
-    two keyframes bear the same one."""
+    """The keyframes that are shown, and their frame indices; both empty if timestamps do not increase with each frame,
+    or two keyframes have the same one."""
     rising = [stamp for stamp in stamps if stamp is not None]
     if len(rising) != len(stamps) or any(b <= a for a, b in pairwise(rising)):
         return (), ()
@@ -280,7 +281,7 @@ def _repeats(
     start. `starts`: keyframe, first frame and end of each.
 
     Groups are decoded last to first, by a decoder that has not seen the start of the file. Some decoders need data that
-    stands only there (such as the version of x264 that wrote a 4:4:4 file) and give other frames without it.
+    exists only there (such as the version of x264 that wrote a 4:4:4 file) and give other frames without it.
 
     All frames of a group are held until its end. In a damaged file a decoder may show memory that it never wrote: old
     pictures in the first decode, and zeros here, so that the digests differ.
@@ -299,7 +300,7 @@ def _repeats(
 
 
 def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None:
-    """The index by the packets; None if the middle or the last group of pictures contradicts it."""
+    """The index according to the packets; None if the middle or the last group of pictures contradicts it."""
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
     keyframes, places = _places(stamps, packets.keyframes)
     if len(keyframes) < 2:

@@ -9,7 +9,7 @@ file confirms it:
 - By counting from a keyframe (`seekable`), if timestamps do not give frame indices, or if frames contradicted them. The
   packet found must be the requested keyframe, and the decoder must show that keyframe. Frames before it in display
   order (the leading frames of an open GOP) are dropped, and the others are counted.
-- By counting from the start of the file. This is always exact, also for files whose timestamps are missing, repeated or
+- By counting from the start of the file. This is always exact, even for files whose timestamps are missing, repeated or
   out of order.
 
 The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
@@ -46,16 +46,16 @@ _KEYFRAME_WEIGHT = 12
 """Approximate size of a keyframe, relative to other frames."""
 
 _BY_OFFSET = "mpegts"
-"""The format in which a keyframe is found by its byte, if the catalog says where that is."""
+"""The format in which a keyframe is found by its byte offset, if the catalog has it."""
 _BY_DECODING_TIME = ("mpegts", "mpeg")
-"""Formats whose demuxers seek by the times of decoding, and so to a place behind the keyframe that is shown then."""
+"""Formats whose demuxers seek by decoding time, and so may land after the keyframe that is shown at that time."""
 _EARLY_S = 1.0
-"""So much earlier a seek aims in these: more than frames are reordered by."""
+"""In these formats, a seek aims this many seconds earlier: more than the reordering of frames."""
 _PALETTE_BITS = 8
-"""What a container says of the bits of a pixel, where pixels may be indices of a palette."""
+"""Bits per pixel, as declared by the container, up to which pixels may be palette indices."""
 
 Target = NDArray[np.uint8]
-"""uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or as `Resize.pixels` says (`colour.py`)."""
+"""uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or according to `Resize.pixels` (`colour.py`)."""
 
 
 class Reader:
@@ -68,10 +68,10 @@ class Reader:
         self._lookahead = lookahead
         self._converter = FrameConverter()
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
-        """The frames from `_next` on, of a decode from the start of the file that can be continued."""
+        """The frames from `_next`, of a decode from the start of the file that can be continued."""
         self._next, self._strict = 0, True
         self._parameters: dict[PktSideDataT, PacketSideData] | None = None
-        """What came beside the first packet since the file was opened, which a seek would lose; None: not looked at."""
+        """Parameters provided with the first packet after opening, which a seek would lose; None: not read yet."""
         self.tally = Tally()
         self.colours: list[Colour | None] = []
         """For each seed of the last `read`: the colours of its frames; None for RGB."""
@@ -95,8 +95,8 @@ class Reader:
     ) -> list[BadVideo | None]:
         """Fill the target of each seed. Returns for each seed None or its error; an error affects no other seed.
 
-        A seed with `seek` may be decoded from that keyframe, one without is decoded from the start of the file, or
-        from where the read before it has stopped. Frames after `last_frame` repeat that frame.
+        A seed with `seek` may be decoded from that keyframe; one without is decoded from the start of the file, or from
+        where the previous read stopped. Frames after `last_frame` repeat that frame.
 
         `strict`: a seed fails if the decoder raises, flags one of its frames as corrupt, or the file ends early.
         Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
@@ -132,10 +132,10 @@ class Reader:
     def sound(self) -> Iterator[tuple[int, VideoFrame]]:
         """Yields the frames from the start of the file up to the first sign of damage, with their indices.
 
-        The last packet before it may be a part of one, so it is not decoded; and frames that the decoder would show
-        only because no more packets come are left out, since one before them may be missing.
+        The last packet before the damage may be incomplete, so it is not decoded. Frames that the decoder would show
+        only because no more packets come are left out, because one before them may be missing.
         """
-        packets = self._restarted()  # which may open the file again
+        packets = self._restarted()  # may open the file again
         yield from enumerate(_sound(packets, self._stream))
 
     def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
@@ -151,7 +151,7 @@ class Reader:
         return None if keyframe is None else chain([keyframe], shown)
 
     def selected(self, seek: Seek, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yields the wanted frames from the keyframe `seek` on, by timestamps.
+        """Yields the wanted frames from the keyframe `seek`, by timestamps.
 
         Ends early if the file contradicts the catalog.
         """
@@ -170,7 +170,8 @@ class Reader:
         self._read_counted(run, output, strict)
 
     def _read_selected(self, run: _Run, seek: Seek, output: _Output) -> bool:
-        """Fill the wanted frames by timestamps. False: not all were found; those that were found are filled."""
+        """Fill the wanted frames by timestamps. Returns False if some were not found; those that were found are
+        filled."""
         wants = run.wants
         for number, frame in self.selected(seek, {want.frame for want in wants}):
             if number != wants[run.filled].frame or frame.is_corrupt:
@@ -211,7 +212,8 @@ class Reader:
             run.fill(wants[run.filled].frame, frame, output)
 
     def _counted(self, run: _Run, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
-        """The frames from a keyframe or the file's start on; of the latter no frame twice, if reads go forward."""
+        """The frames from a keyframe or the start of the file; from the start, no frame is decoded twice if reads go
+        forward."""
         if run.seek is not None:
             return self.frames(run.seek, strict=strict)
         if self._onward is None or run.wants[0].frame < self._next or strict != self._strict:
@@ -227,7 +229,7 @@ class Reader:
                 raise
             self._container, self._stream = open_video(self._file, self._limits)
         if 0 < self._stream.codec_context.bits_per_coded_sample <= _PALETTE_BITS:
-            self._lookahead = 0  # what has a palette is read with care, whatever the catalog says
+            self._lookahead = 0  # files with a palette are read with care, whatever the catalog says
         self._untouched, self._parameters = True, None
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
@@ -266,7 +268,7 @@ class Reader:
         return chain([keyframe], packets)
 
     def _first_parameters(self) -> dict[PktSideDataT, PacketSideData]:
-        """What a decoder needs that comes beside the first packet alone, such as a palette."""
+        """Decoder parameters that come only with the first packet, such as a palette."""
         if not self._untouched:
             self._container.close()
             self._open()
@@ -292,7 +294,7 @@ class _Want:
 
 
 class _Output:
-    """Where frames go, and in which size and colours."""
+    """The destination of frames, with their size and colours."""
 
     def __init__(self, converter: FrameConverter, resize: Resize, targets: Sequence[Target]) -> None:
         self._converter = converter
@@ -304,14 +306,14 @@ class _Output:
         """Seeds whose frames have different colours."""
 
     def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
-        """Convert a frame into its place. Returns that place, and the frame's colour."""
+        """Convert a frame to its destination. Returns the destination, and the frame's colour."""
         place = self._targets[want.seed][want.slot]
         colour = self._converter.write(frame, self._resize, place)
         self._note(want.seed, colour)
         return place, colour
 
     def copy(self, done: tuple[NDArray[np.uint8], Colour | None], want: _Want) -> bool:
-        """Copy a converted frame into the place of another want. False: that has another shape."""
+        """Copy a converted frame to the destination of another want. Returns False if that has another shape."""
         place = self._targets[want.seed][want.slot]
         if done[0].shape != place.shape:
             return False
@@ -333,7 +335,7 @@ class _Run:
     seek: Seek | None
     wants: list[_Want] = field(default_factory=list)
     filled: int = 0
-    """How many of `wants`, from the first on, are filled."""
+    """How many of `wants` are filled, counted from the first."""
     shared: int = 0
     """How many of those reused a frame that was converted for another one."""
     last_seek: Seek | None = None
@@ -387,9 +389,9 @@ def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snipp
 
 
 def _keyframe(pts: int, packets: Iterator[Packet[VideoStream]]) -> Packet[VideoStream] | None:
-    """Pass over packets, undecoded, up to the keyframe with this timestamp; None if it does not come.
+    """Skip packets without decoding, up to the keyframe with this timestamp; None if it does not come.
 
-    Most demuxers seek to the very keyframe, some to an earlier one: so with edit lists and in ASF.
+    Most demuxers seek exactly to the keyframe, some to an earlier one, for example with edit lists and in ASF.
     """
     for packet in packets:
         if packet.pts == pts and packet.is_keyframe:

@@ -1,18 +1,17 @@
-"""Decodes the wanted frames of a group of pictures, and of the others only those that they refer to.
+"""Decodes the wanted frames of a group of pictures, and otherwise only frames that they refer to.
 
 The catalog gives a video a `lookahead` only if every packet is one frame and frames are shown in the order of their
-timestamps. Every frame that is shown before a given one then comes, in the file, no later than the last of the
-`lookahead` packets that begin with that frame's own; packets that an edit list leaves out do not count. So the index of
-a frame is known before it is decoded: the index of the keyframe, plus the number of timestamps between the two. This
-saves decoding in two ways:
+timestamps. Every frame that is shown before a given one then comes, in the file, within `lookahead` packets starting
+with that frame's own; packets that an edit list omits do not count. So the index of a frame is known before it is
+decoded: the index of the keyframe, plus the number of timestamps between the two. This saves decoding in two ways:
 
 - Frames that no clip wants and no other frame refers to are not decoded (`skip_frame`, set for each packet). These are
   about half the frames of a stream with B-frames.
-- The decoder is drained after the packet of the last wanted frame, and not fed until that frame appears.
+- The decoder is drained after the packet of the last wanted frame, instead of being fed until that frame appears.
 
 Skipping changes no other frame. The standards guarantee this for pictures marked as non-reference, and the probe has
-checked it for the file. The reader checks again: each frame carries the index that its timestamp gives, so the caller
-notices frames that are missing or out of order.
+checked it for the file. The reader checks again: each frame carries the index that follows from its timestamp, so the
+caller notices frames that are missing or out of order.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from av.video.stream import VideoStream
 from essp_common.pb.v1.messages_pb2 import Seek
 
 _SKIPPING = frozenset({"h264", "hevc", "mpeg4", "mpeg2video"})
-"""Codecs whose decoders in FFmpeg look at `skip_frame` anew for each packet."""
+"""Codecs whose FFmpeg decoders check `skip_frame` for each packet."""
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class Tally:
     """Of these, frames that had already been decoded and converted for another clip."""
     decoded: int = 0
     skipped: int = 0
-    """Frames on the way to wanted ones that were not decoded, because no frame refers to them."""
+    """Frames before wanted ones that were not decoded, because no frame refers to them."""
 
     def counts(self) -> dict[str, int]:
         """All counts by name."""
@@ -98,20 +97,20 @@ def _wanted(
 
 
 class _Order:
-    """Packets in the order of the file, each with the index of its frame."""
+    """Packets in file order, each with the index of its frame."""
 
     def __init__(self, packets: Iterator[Packet[VideoStream]], seek: Seek, lookahead: int) -> None:
         self._packets = packets
         self._seek = seek
         self._lookahead = lookahead
         self._stamps: list[int] = []
-        """Timestamps of all packets read so far, from that of the keyframe on, sorted."""
+        """Timestamps of all packets read so far, starting with the keyframe's, sorted."""
 
     def __iter__(self) -> Iterator[tuple[Packet[VideoStream], int]]:
-        """Yields packets with frame indices. Frames that are shown before the keyframe, or not at all because an edit
-        list leaves them out, have the index -1."""
+        """Yields packets with frame indices. Frames shown before the keyframe, or omitted by an edit list, have index
+        -1."""
         ahead: deque[Packet[VideoStream]] = deque()
-        shown = 0  # of those
+        shown = 0  # of the packets in `ahead`
         for packet in self._packets:
             if not packet.size:
                 continue  # PyAV's end marker
@@ -139,7 +138,7 @@ class _Order:
 
 
 def lookahead(stamps: Sequence[int]) -> int:
-    """The `lookahead` that `select` needs for packets with these timestamps, in the order of the file."""
+    """The `lookahead` that `select` needs for packets with these timestamps, in file order."""
     smallest_from = list(accumulate(reversed(stamps), min))[::-1]
     # Minima from the end are sorted, so bisecting finds the last packet that is shown no later than packet i.
     return max((bisect_right(smallest_from, stamp) - place for place, stamp in enumerate(stamps)), default=0)

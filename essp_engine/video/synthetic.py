@@ -6,7 +6,7 @@ The suffix selects the container (mp4, mov, avi, mkv, webm) or a stream without 
 carry their number as a bar code, which a test can read back even after lossy coding (`read_number`). `drifting` moves
 any picture.
 
-Options cover what real files contain and encoders seldom write: a first timestamp other than 0, varying frame
+Options cover what real files contain and encoders rarely write: a first timestamp other than 0, varying frame
 intervals, rotation metadata, open GOPs, packed B-frames.
 """
 
@@ -43,11 +43,11 @@ _ENCODERS = {
     "gif": "gif",
 }
 _MUXERS = {".m4v": "m4v"}
-"""FFmpeg would write another one to files with this suffix."""
+"""Muxers for suffixes for which FFmpeg would choose another one."""
 _BITS = 12
 _I_VOP, _B_VOP = 0, 2
 _PLACEHOLDER = b"\x7f"
-_CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks a second
+_CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Encoding:
     """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1 | gif (pixel format rgb8)."""
     fps: int = 25
     gop: int = 12
-    """Most frames from one keyframe to the next."""
+    """Maximum number of frames from one keyframe to the next."""
     bframes: int = 0
     open_gop: bool = False
     """Let the leading frames of a keyframe refer to the previous group of pictures (h264, hevc)."""
@@ -86,10 +86,10 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
         stream = cast(VideoStream, container.add_stream(name, rate=encoding.fps, options=_options(encoding)))
         stream.height, stream.width = first.shape[:2]
         stream.pix_fmt = encoding.pixel_format
-        # AVI has no timestamps of its own, and MPEG-2 only standard rates: there the clock is the frame rate.
+        # AVI stores no timestamps, and MPEG-2 supports only standard rates: there the clock is the frame rate.
         steady = path.suffix == ".avi" or encoding.codec == "mpeg2"
         stream.codec_context.time_base = Fraction(1, encoding.fps) if steady else Fraction(1, _CLOCK)
-        stream.codec_context.thread_count = 1  # the same bytes every time
+        stream.codec_context.thread_count = 1  # for reproducible bytes
         if encoding.rotation:
             stream.set_display_rotation(encoding.rotation)
         times = _steps(1) if steady else _times(encoding)
@@ -103,7 +103,7 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
 
 @contextmanager
 def _same_scheduling() -> Iterator[None]:
-    """Undo what SVT-AV1 does where it may: it makes the thread that opens it a real-time one.
+    """Restore the scheduling policy: if permitted, SVT-AV1 makes the calling thread a real-time one.
 
     That thread, and every process it starts afterwards, would keep all others from the processor.
     """
@@ -128,7 +128,7 @@ def numbered(count: int, width: int = 160, height: int = 120, seed: int = 0) -> 
 
 
 def read_number(picture: Picture) -> int:
-    """The number that `numbered` wrote into a picture, also after lossy coding or resizing."""
+    """The number that `numbered` wrote into a picture, even after lossy coding or resizing."""
     width = picture.shape[1]
     block = -(-width // _BITS) if width % _BITS == 0 else width / _BITS
     columns = ((np.arange(_BITS) + 0.5) * block).astype(int).clip(0, width - 1)
@@ -207,7 +207,7 @@ def _options(encoding: Encoding) -> dict[str, str]:
     if encoding.codec in ("h264", "hevc", "mpeg4", "mpeg2"):
         options["bf"] = str(encoding.bframes)
     if encoding.codec == "h264":
-        # With B-frames, x264's macroblock tree comes out differently once in ten times.
+        # With B-frames, x264's macroblock tree differs in one of ten runs.
         params = f"scenecut=0:mbtree=0:open-gop={int(encoding.open_gop)}:threads=1"
         options |= {"preset": "veryfast", "x264-params": params}
     elif encoding.codec == "hevc":

@@ -1,4 +1,4 @@
-"""What could not be processed: published where people look for it (`essp deadletter`), with the reason."""
+"""Publishes what could not be processed, with the reason, where users find it (`essp deadletter`)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from essp_common.failures import kind_of, shortened
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 
 MOST_BYTES = MAX_MESSAGE_BYTES // 2
-"""Of a message in a letter."""
+"""Maximum bytes of a message in a letter."""
 MOST_CHARACTERS = 4_000
-"""Of a reason; bytes of a key."""
+"""Maximum characters of a reason, and bytes of a key."""
 
 
 def publish_dead_letter(
     bus: Bus, record: Record, error: EsspError, attempts: int, worker: str, message: bytes | None = None
 ) -> None:
-    """Say that `worker` has given up a record, or the `message` that is a part of it. The caller flushes.
+    """Report that `worker` has given up on a record, or on `message`, which is a part of it. The caller flushes.
 
-    A message so large that the letter would not fit on the bus is cut: it can be looked at, and not be replayed.
+    A message that is too large for the bus is cut: it can be inspected, but not replayed.
     """
     content = record.value if message is None else message
     letter = DeadLetter(

@@ -1,8 +1,8 @@
-"""Workers report every few seconds that they are up and how busy they are (`Heartbeat` on `essp.progress`).
+"""Workers report every few seconds that they are alive and how busy they are (`Heartbeat` on `essp.progress`).
 
-The master sizes pools by these reports: which workers are up, what share of the time they worked, whether one hangs. It
-learns from them, too, what keeps workers from working (`essp_common/runtime/conditions.py`). A heartbeat that cannot be
-sent, for whatever reason, is dropped; the next one says the same.
+The master sizes pools by these reports: which workers are alive, how busy they are, whether one hangs. The reports also
+say what keeps workers from working (`essp_common/runtime/conditions.py`). A heartbeat that cannot be sent is dropped;
+the next one has the same information.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERVAL_S = 5.0
 
 
 class LaneLoad:
-    """What the lanes of one worker did since the last `take`. Thread-safe."""
+    """The load of one worker's lanes since the last `take`. Thread-safe."""
 
     def __init__(self, lanes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
@@ -39,19 +39,19 @@ class LaneLoad:
         self._asked_s = clock()
 
     def begin(self) -> None:
-        """The calling thread has taken something in hand."""
+        """The calling thread starts a record."""
         with self._lock:
             self._began[threading.get_ident()] = self._clock()
 
     def end(self) -> None:
-        """The calling thread has finished it."""
+        """The calling thread has finished its record."""
         with self._lock:
             self._busy_s += self._clock() - max(self._began.pop(threading.get_ident()), self._asked_s)
             self._done += 1
 
     def take(self) -> dict[str, float]:
-        """Since the last call: `busy` (share of the lanes' time), `done` (records); now: `lanes`, `in_hand`, and the
-        age in seconds of the `oldest` record in hand."""
+        """Since the last call: `busy` (fraction of the lanes' time), `done` (records). Now: `lanes`, `in_hand`, and the
+        age in seconds of the `oldest` record in progress."""
         with self._lock:
             now_s = self._clock()
             passed_s = max(now_s - self._asked_s, 1e-9)
@@ -68,7 +68,7 @@ class LaneLoad:
 
 
 class Heart:
-    """Beats in a thread of its own, from `with` to its end."""
+    """Sends heartbeats from its own thread during a `with` block."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Heart:
         interval_s: float = INTERVAL_S,
         troubles: Callable[[], Troubles] = dict,
     ) -> None:
-        """`troubles`: what keeps the worker's servers from working."""
+        """`troubles`: returns the problems of the worker's servers."""
         self._bus = bus
         self._worker = worker
         self._pool = pool
@@ -104,7 +104,7 @@ class Heart:
                 self._send()
             except TransientError as error:
                 log.debug("%s: a heartbeat was dropped: %s", self._pool, error)
-            except Exception:  # a worker without a heart would count as gone, though it works
+            except Exception:  # without heartbeats the worker would count as dead although it works
                 log.exception("%s: a heartbeat was dropped", self._pool)
             if self._stopped.wait(self._interval_s):
                 return

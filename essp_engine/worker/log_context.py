@@ -1,4 +1,4 @@
-"""What a message of the flow is about, in the words of the logs (`essp_common.runtime.logs`)."""
+"""The log context of a message: the clip or unit that it concerns (`essp_common.runtime.logs`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Featu
 
 
 def log_context(record: Record) -> dict[str, Any]:
-    """Job, epoch, and the clip (`seed_id`) or the unit of clips; empty if the record holds none of these messages."""
+    """Job, epoch, and the clip (`seed_id`) or the unit of clips; empty if the record is not one of these messages."""
     try:
         if record.topic == topics.SEEDS:
             return _of_unit(DecodeSeed.FromString(record.value))
@@ -22,7 +22,7 @@ def log_context(record: Record) -> dict[str, Any]:
             return {"job_id": Progress.FromString(record.value).job}
         if record.topic.startswith(topics.features("")):
             return _of_clip(FeatureReady.FromString(record.value).clip)
-    except (DecodeError, ValueError):  # a purpose that there is not
+    except (DecodeError, ValueError):  # an unknown purpose
         pass
     return {}
 
@@ -32,7 +32,8 @@ def _of_clip(clip: ClipRef) -> dict[str, Any]:
 
 
 def _of_unit(unit: DecodeSeed) -> dict[str, Any]:
-    """A unit of one clip is called after it, one of several after the first, with how many follow."""
+    """A unit of one clip has the name of the clip; a larger one the name of its first clip, and the number of
+    others."""
     found = {"job_id": unit.job, "epoch": unit.epoch}
     if not unit.seeds:
         return found

@@ -1,7 +1,7 @@
-"""Workers send what they log to the master, which shows it: `LogLines` on `essp.progress`.
+"""Workers send their log lines to the master, which shows them: `LogLines` on `essp.progress`.
 
-It is a look at what happens now, and no archive: a worker keeps a thousand lines for as long as the broker is away, and
-says how many it left out. Whoever needs all of them collects what the processes write.
+This shows what happens now; it is not an archive. While the broker is unreachable, a worker keeps a thousand lines, and
+reports how many it dropped. To keep all lines, collect the processes' own output.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 MOST_LINES = 200
-"""Lines of one message, and so of a second."""
+"""Maximum lines of one message, and so per second."""
 LONGEST_EVENT = 1_000
 LONGEST_ERROR = 4_000
-"""Characters; of a longer traceback the end is kept, which says what went wrong."""
+"""Maximum characters; a longer traceback keeps its end, which says what went wrong."""
 _MOST_BYTES = 200_000
-"""Of one message: brokers take a megabyte."""
+"""Maximum bytes of one message: brokers accept a megabyte."""
 _HELD = 1_000
 
 
 class LogShipper:
-    """Sends them in a thread of its own, from `with` to its end. What was logged by then is sent before it ends."""
+    """Sends lines from its own thread during a `with` block. Everything logged by then is sent before it ends."""
 
     def __init__(self, bus: Bus, worker: str, pool: str, interval_s: float = INTERVAL_S) -> None:
-        """`pool`: as `essp_common.runtime.ids` has them."""
+        """`pool`: named as in `essp_common.runtime.ids`."""
         self._bus = bus
         self._worker = worker
         self._pool = pool
@@ -56,6 +56,7 @@ class LogShipper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # First stop collecting, so that the thread's last pass sends everything that was logged.
         self._following.close()
         self._stopped.set()
         self._thread.join()
@@ -77,7 +78,7 @@ class LogShipper:
             pass
 
     def _send(self) -> bool:
-        """Send one message; False: there is nothing to be sent, or it cannot be now."""
+        """Send one message. Returns False if there is nothing to send, or it cannot be sent now."""
         with self._lock:
             lines = [self._held.popleft() for _ in range(min(MOST_LINES, len(self._held)))]
             message = LogLines(pool=self._pool, left_out=self._left_out)
@@ -85,6 +86,7 @@ class LogShipper:
         if not lines:
             return False
         sent = 0
+        # Pack and publish without the lock, so that threads that log never wait for the bus.
         while sent < len(lines) and message.ByteSize() < _MOST_BYTES:
             message.lines.append(_packed(lines[sent]))
             sent += 1
@@ -94,6 +96,7 @@ class LogShipper:
             log.debug("%s: lines of the log cannot be sent: %s", self._pool, error)
             sent = 0
         with self._lock:
+            # Unsent lines go back to the front, before the lines that were logged in the meantime.
             self._held.extendleft(reversed(lines[sent:]))
             self._left_out += 0 if sent else message.left_out
             self._make_room()

@@ -1,20 +1,20 @@
 """The loop of every pool worker: consume, handle, retry, dead-letter, drain.
 
-One thread polls; `lanes` threads each own a `Stage` and handle one record at a time. What must hold:
+One thread polls; `lanes` threads each own a `Stage` and handle one record at a time. Invariants:
 
 - a record is `done` only after its effects are published and reported (`reports.py`), so a killed worker loses nothing;
 - a transient error is retried in place with back-off (polling continues, so the worker stays in its group);
-- a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor do
-  the bus and the cache while they are away or refuse a right, nor, for as long as `patience_s`, another server that
-  cannot be reached: none of it is the record's fault;
-- a record that was in hand when `attempts` workers died is rejected as well (`crash_counts.py`);
-- `drain` takes nothing new, finishes what is in hand, and returns the rest to the group.
+- a permanent error, or `attempts` transient ones, ends in the stage's `reject`. These do not count, because they are
+  not the record's fault: back-pressure; an unreachable bus or cache, or missing rights there; and, for up to
+  `patience_s`, any other unreachable server;
+- a record during whose processing `attempts` workers died is rejected as well (`crash_counts.py`);
+- `drain` starts nothing new, finishes the current records, and returns the rest to the group.
 
-At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
-that is not ESSP's own counts as one more failed try, then as a permanent error: a defect met by one record must not
-stop the pool, nor may one that cannot even be rejected: it is dropped, counted and told of (`troubles`). What stops
-`run` is a stage that can't be set up, and a lane that hangs: after `stuck_s` in one try the worker leaves, so that
-others do what it had in hand.
+At most `lanes` records and a small prefetch are held; while that is full, the subscription is paused. An exception that
+is not one of ESSP's counts as one more failed attempt, then as a permanent error: a defect triggered by one record must
+not stop the pool. A record that cannot even be rejected must not stop it either: it is dropped, counted and reported
+(`troubles`). Only these stop `run`: a stage that cannot be set up, and a lane that hangs. After `stuck_s` in one
+attempt the worker exits, so that others can take over its work.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ log = logging.getLogger(__name__)
 
 _ERROR_BACKOFF_S = 10.0
 _PRESSURE_BACKOFF_S = 1.0
-"""Longest waits between two tries. Back-pressure is no fault and ends as soon as consumers catch up."""
+"""Longest waits between two attempts. Back-pressure is not a fault, and ends as soon as consumers catch up."""
 _UNEXPECTED_RETRY_S = 0.2
 _TAKE_BACK_S = 5.0
-"""How often a worker looks whether another has begun what it has in hand."""
+"""How often a worker checks whether another one has begun its records."""
 _DROPPED_S = 600.0
-"""For how long people are told of what was dropped: a job that waits for it has it issued again within that time."""
+"""How long a dropped record is reported: by then, a job that waits for it has had it issued again."""
 _jitter = random.Random()
 os.register_at_fork(after_in_child=_jitter.seed)
 
@@ -73,29 +73,29 @@ class Stage(Protocol):
         """Allocate what the lane needs (a child process, a library)."""
 
     def handle(self, record: Record) -> None:
-        """Do the work, publish its result, and report it. Doing it twice for the same record is harmless."""
+        """Do the work, publish its result, and report it. Must be safe to repeat for the same record."""
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report a record that cannot be processed: `Failed` to the master, `DeadLetter` for people."""
+        """Report a record that cannot be processed: `Failed` to the master, `DeadLetter` for users."""
 
     def close(self) -> None:
-        """Release what `setup` took; also after a `setup` that failed."""
+        """Release what `setup` allocated, even if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker runs."""
+    """Settings of a worker."""
 
     lanes: int = 1
     attempts: int = 3
-    """Tries of one record before it is rejected, and deaths of workers that had it in hand."""
+    """Attempts for one record before it is rejected, and deaths of workers that were processing it."""
     patience_s: float = 600.0
-    """How long a server that holds the input of a record may be away before the record is rejected."""
+    """How long a server with the input of a record may be unreachable before the record is rejected."""
     stuck_s: float = 3600.0
-    """Longest time for one try. One that is longer hangs, and so does all behind it."""
+    """Longest duration of one attempt. A longer one counts as hanging, and blocks everything behind it."""
     poll_timeout_s: float = 0.1
     prefetch: int = 2
-    """Records held ready beside those being handled, so that no lane waits for a poll."""
+    """Records held ready in addition to those being handled, so that no lane waits for a poll."""
 
 
 class Worker:
@@ -110,8 +110,8 @@ class Worker:
         reports: Reports,
         options: WorkerOptions,
     ) -> None:
-        """`name` is the pool's (`decoder`): it labels metrics and threads. `stage` is called once a lane. `cache` keeps
-        count of records that bring workers down. `reports` are the stages'."""
+        """`name`: the pool (`decoder`), which labels metrics and threads. `stage`: called once for each lane. `cache`:
+        keeps the counts of records that crash workers. `reports`: shared with the stages."""
         self.name = name
         self._subscription = subscription
         self._stage = stage
@@ -123,15 +123,15 @@ class Worker:
         self._ready: deque[Record] = deque()
         self._in_hand = 0
         self.load = LaneLoad(options.lanes)
-        """What the lanes did lately."""
+        """The recent load of the lanes."""
         self._tries: dict[str, float] = {}
-        """When each lane began what it is trying now, by its name."""
+        """Lane name -> the time at which it began its current attempt."""
         self._error: Exception | None = None
         self._dropped: tuple[str, float] | None = None
-        """What could not even be reported, and when."""
+        """The last record that could not even be reported, and when."""
 
     def run(self) -> None:
-        """Consume until `drain` is called; raises what a lane's `setup` raised, and `WorkerStuck`."""
+        """Consume until `drain` is called. Raises what a lane's `setup` raised, and `WorkerStuck`."""
         lanes = [
             threading.Thread(target=self._lane, name=f"{self.name}-lane-{number}", daemon=True)
             for number in range(self._options.lanes)
@@ -143,30 +143,31 @@ class Worker:
         finally:
             self.drain()
             for lane in lanes:
-                # Polling keeps the membership while what is in hand is finished.
+                # Polling keeps the group membership while the lanes finish their records.
                 while lane.is_alive() and lane.name not in self._stuck():
                     self._keep_membership()
                     lane.join(self._options.poll_timeout_s)
             try:
                 self._report()
             finally:
+                # Close last: the commits of `_report` need the subscription.
                 metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
                 self._subscription.close()
         if self._error is not None:
             raise self._error
 
     def drain(self) -> None:
-        """Finish what is in hand, then let `run` return. Thread-safe, idempotent."""
+        """Finish the current records, then let `run` return. Thread-safe, idempotent."""
         with self._changed:
             self._draining.set()
             self._changed.notify_all()
 
     def gauges(self) -> dict[str, float]:
-        """What a heartbeat says of it: its load since the last call, and the `partitions` that it owns."""
+        """The gauges of a heartbeat: its load since the last call, and the number of `partitions` that it owns."""
         return {**self.load.take(), "partitions": float(self._subscription.partitions)}
 
     def troubles(self) -> Troubles:
-        """It has lately dropped a record, for which its job waits."""
+        """Reports a recently dropped record, for which its job waits."""
         if self._dropped is None or time.monotonic() - self._dropped[1] >= _DROPPED_S:
             return {}
         return {
@@ -197,6 +198,7 @@ class Worker:
                 self._take_back()
                 take_back_s = time.monotonic() + _TAKE_BACK_S
             room = self._wait_for_room()
+            # Without room, still poll (paused, without waiting), because only polling keeps the group membership.
             if bool(room) == paused:
                 paused = not room
                 (self._subscription.pause if paused else self._subscription.resume)()
@@ -212,7 +214,7 @@ class Worker:
     def _take_back(self) -> None:
         try:
             self._crash_counts.take_back()
-        except Exception as error:  # noqa: BLE001  it only counts
+        except Exception as error:  # noqa: BLE001  it only affects counts
             threads.unexpected("crash-counts", error)
 
     def _stuck(self) -> list[str]:
@@ -221,7 +223,8 @@ class Worker:
         return [lane for lane, began in list(self._tries.items()) if began < since]
 
     def _wait_for_room(self) -> int:
-        """How many records may be taken; 0 after a while without room, for the membership wants a poll."""
+        """Wait for room, and return how many records may be taken; 0 after a while, because the group membership needs
+        a poll."""
         capacity = self._options.lanes + self._options.prefetch
         with self._changed:
             self._changed.wait_for(
@@ -236,7 +239,7 @@ class Worker:
             self._subscription.poll(1, 0.0)
         except EsspError as error:
             log.warning("%s: while draining: %s", self.name, error)
-        except Exception as error:  # noqa: BLE001  what is in hand is finished all the same
+        except Exception as error:  # noqa: BLE001  the current records are finished in any case
             threads.unexpected(f"{self.name}-draining", error)
 
     # --- the lanes ---
@@ -255,7 +258,7 @@ class Worker:
                         self._report()
             finally:
                 stage.close()
-        except Exception as error:  # noqa: BLE001  `run` raises it
+        except Exception as error:  # noqa: BLE001  raised by `run`
             self._error = self._error or error
             self.drain()
 
@@ -270,7 +273,7 @@ class Worker:
             return self._ready.popleft()
 
     def _release(self) -> bool:
-        """A lane has finished what it had in hand. True: there is nothing else."""
+        """A lane has finished its record. Returns True if there are no others."""
         with self._changed:
             self._in_hand -= 1
             self.load.end()
@@ -279,18 +282,18 @@ class Worker:
             return not self._in_hand and (not self._ready or self._draining.is_set())
 
     def _report(self) -> None:
-        """Report to the master what is made, and commit the records of what is reported."""
+        """Report finished work to the master, and commit the records that were reported."""
         try:
             self._reports.flush()
         except TransientError as error:
             log.warning("%s: finished work cannot be reported: %s; trying again", self.name, error)
-        except EsspError:  # nobody would hear of what this worker makes: it leaves, and says why
+        except EsspError:  # no one would learn of this worker's results: it exits with the reason
             raise
-        except Exception as error:  # noqa: BLE001  what could not be done is kept, and done again
+        except Exception as error:  # noqa: BLE001  unpublished reports are kept and published later
             threads.unexpected(f"{self.name}-reports", error)
 
     def _process(self, stage: Stage, record: Record) -> None:
-        """Bring one record to an end: done once it is reported, rejected, or returned to the group."""
+        """Finish one record: it is done once it is reported, rejected, or returned to the group."""
         started = time.monotonic()
         outcome = "done"
         try:
@@ -301,6 +304,7 @@ class Worker:
                     outcome = "rejected"
                     self._reject(stage, record, rejection)
                     failpoint("worker.rejected")
+            # Not committed here: `flush` calls `_done` after the reports of the record are durable.
             self._reports.finished(partial(self._done, record))
         except Returned:
             outcome = "returned"
@@ -314,7 +318,7 @@ class Worker:
         failpoint("worker.done")
 
     def _handle(self, stage: Stage, record: Record) -> _Rejection | None:
-        """Try until it works (None) or is not worth another try."""
+        """Try until it works (returns None) or another attempt is pointless."""
         attempts = refused = absent = 0
         patience_ends = time.monotonic() + self._options.patience_s
         while True:
@@ -348,7 +352,7 @@ class Worker:
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
-        """A try that is not to take for ever."""
+        """Measures the duration of an attempt, so that a hanging one is noticed."""
         lane = threading.current_thread().name
         self._tries[lane] = time.monotonic()
         try:
@@ -357,7 +361,7 @@ class Worker:
             del self._tries[lane]
 
     def _reject(self, stage: Stage, record: Record, rejection: _Rejection) -> None:
-        """Have the stage report it, however long its servers are away."""
+        """Let the stage report the rejection, retrying as long as its servers are unreachable."""
         error, attempts = rejection.error, rejection.attempts
         where = (self.name, _where(record), attempts, error)
         log.warning("%s: %s rejected after %d tries: %s", *where, extra={"attempt": attempts})
@@ -378,7 +382,7 @@ class Worker:
                 return
 
     def _back_off(self, error: EsspError, tries: int, longest_s: float) -> None:
-        """Wait before the next try; a drain ends the wait, and the record goes back to the group."""
+        """Wait before the next attempt; a drain ends the wait, and the record goes back to the group."""
         metrics.RETRIES.labels(self.name, error.kind).inc()
         base_s = error.retry_after_s if isinstance(error, TransientError) else _UNEXPECTED_RETRY_S
         delay_s = min(base_s * 2.0 ** min(tries - 1, 20), longest_s)
@@ -401,7 +405,7 @@ def _fatal(deaths: int) -> _Rejection:
 
 
 def unexpected(error: Exception) -> PermanentError:
-    """What is reported of an error that is not ESSP's own."""
+    """The error to report for an exception that is not one of ESSP's."""
     wrapped = PermanentError(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -1,14 +1,13 @@
-"""Reports what a worker made to the master in batches: one message for several clips.
+"""Reports a worker's results to the master in batches: one message for several clips.
 
-A message for each clip would cost the master more than everything else it does about the clip. The clips that the
-lanes of a worker make are therefore collected for at most `WINDOW_S`, or until there are `CLIPS` of them or `RECORDS`
-records are finished, and reported together. A worker with nothing else in hand reports at once, since a consumer may
-be waiting.
+A message for each clip would cost the master more than everything else it does about the clip. So the clips made by a
+worker's lanes are collected for at most `WINDOW_S`, or until there are `CLIPS` clips or `RECORDS` finished records, and
+are reported together. A worker with no other records reports at once, because a consumer may be waiting.
 
-Effects that must follow the report of a record (the ack of its input, and the commit of the record) are deferred with
-`then` and happen when the report is durable. So nothing is lost: if a worker dies or cannot reach the bus before it has
-reported, its records are delivered again, and making a clip twice is harmless. What could not be published stays here
-until the next `flush`.
+Effects that must follow the report of a record (acknowledging its input, and committing the record) are deferred with
+`then`, and run when the report is durable. So nothing is lost: if a worker dies or cannot reach the bus before it has
+reported, its records are delivered again, and making a clip twice is harmless. Unpublished reports stay here until the
+next `flush`.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from essp_common.pb.v1.messages_pb2 import ClipRef, Made, Progress, Purpose
 from essp_common.runtime.failpoints import failpoint
 
 WINDOW_S = 0.2
-"""Longest that a report is kept while its worker goes on."""
+"""Longest time that a report is kept while its worker continues."""
 RECORDS = 16
-"""Most records that are finished and not reported. If the worker dies they are delivered again, and must be among those
+"""Maximum finished records that are not reported. If the worker dies they are delivered again, and must be among those
 that the next worker suspects (`bus.port.SUSPECTS`)."""
 CLIPS = 256
-"""Most clips that wait to be reported at the end of a record: more of them together cost the master no less each. What
-a consumer is done with before the master has heard that it was made costs it several times as much."""
+"""Maximum clips that wait to be reported at the end of a record: larger batches do not reduce the master's cost per
+clip. If a consumer finishes a clip before the master knows that it was made, that costs several times as much."""
 
 Effect = Callable[[], object]
 
 
 class _Kind(NamedTuple):
-    """What one message can report."""
+    """The common fields of one message."""
 
     job: str
     fence: int
@@ -67,17 +66,17 @@ class Reports:
         self._effects: list[Effect] = []
         self._records = 0
         self._since_s: float | None = None
-        """When the first of what is kept came."""
+        """When the first of the kept reports arrived."""
 
     def made(self, clip: ClipRef, fence: int, size: int, seconds: float, stream: str = "") -> None:
-        """A clip is in the cache, or a stream of it; it takes up `size` bytes."""
+        """Report that a clip, or a stream of it, is in the cache; it takes `size` bytes."""
         kind = _Kind(clip.job, fence, clip.purpose, clip.epoch, stream)
         with self._lock:
             self._begin()
             self._reports.append(_Report(kind, clip.index, clip.attempt, size, seconds))
 
     def then(self, effect: Effect) -> None:
-        """Have this done once all that was reported before is durable. More than once is harmless."""
+        """Run this after everything reported before is durable. The effect must be safe to repeat."""
         with self._lock:
             self._begin()
             self._effects.append(effect)
@@ -90,7 +89,7 @@ class Reports:
 
     @property
     def due(self) -> bool:
-        """It is time to `flush`, although the worker has other records in hand."""
+        """Whether it is time to `flush` although the worker has other records."""
         with self._lock:
             if self._since_s is None:
                 return False
@@ -98,7 +97,8 @@ class Reports:
             return enough or self._clock() >= self._since_s + WINDOW_S
 
     def flush(self) -> None:
-        """Publish all reports durably, then run the deferred effects. Raises `TransientError` and keeps the rest."""
+        """Publish all reports durably, then run the deferred effects. Raises `TransientError`, and keeps what is
+        left."""
         with self._flushing:
             with self._lock:
                 reports, effects, records = list(self._reports), list(self._effects), self._records
@@ -109,6 +109,7 @@ class Reports:
                     self._publish(reports)
                     published = len(reports)
                     failpoint("worker.reported")
+                # Only now: a crash before this line redelivers the records, instead of losing their reports.
                 for effect in effects:
                     effect()
                     done += 1

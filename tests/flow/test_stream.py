@@ -220,11 +220,11 @@ def test_a_fork_cannot_go_on_with_a_stream(rows: list[essp.VideoRow]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"frames": 0}, "frames: 0"),
-        ({"step": 0}, "step: 0"),
-        ({"decoders": -1}, "decoders: -1"),
+        ({"frames": 0}, "^frames: "),
+        ({"step": 0}, "^step: "),
+        ({"decoders": -1}, "^decoders: "),
         ({"memory": "much"}, "memory: 'much' is not a size"),
-        ({"memory": "1KiB"}, r"memory: .* does not hold a frame of gops\.mp4"),
+        ({"memory": "1KiB"}, "^memory: "),
         ({"short_side": 10, "size": (1, 1)}, "short_side or size"),
     ],
 )

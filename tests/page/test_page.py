@@ -283,7 +283,7 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         filled += "f.dispatchEvent(new Event('input', {{bubbles: true}})); 0"
         page.evaluate("{" + filled.format("Name", "'night'") + "}")
         assert page.evaluate("document.querySelector('textarea').value").startswith("name: night\n")
-        page.wait("document.querySelector('#verdict').innerText.includes('catalog')")
+        page.wait("document.querySelector('#verdict').innerText.includes('output')")
         page.evaluate(TYPE.format("'name: mine'"))
         page.evaluate("{" + filled.format("Epochs", "7") + "}")
         assert page.evaluate("document.querySelector('textarea').value") == "name: mine", "what people wrote stays"

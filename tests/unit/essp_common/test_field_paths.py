@@ -29,5 +29,5 @@ def test_what_is_written_is_read_back(names: list[str], written: str | None) -> 
     "place", ["", ".", "a.", ".a", "a..b", 'a"b', '"a', 'a."b"c', '"\\q"', '"\\ud800"', "\udcff", "a b"]
 )
 def test_what_is_no_place_is_refused(place: str) -> None:
-    with pytest.raises(ValueError, match="is not a place of a field"):
+    with pytest.raises(ValueError, match="is not the path of a field"):
         parts_of(place)

@@ -236,7 +236,7 @@ def test_frames_that_are_no_equal_snippets_are_refused(sandbox: Sandbox, folder:
         work.seeds[0].later.add(first_frame=0)
     [error] = sandbox.decode(work)
     assert isinstance(error, PermanentError)
-    assert str(error) == f"a.mp4: 5 frames are not {later + 1} equal snippets"
+    assert str(error) == f"a.mp4: 5 frames do not divide into {later + 1} equal snippets"
 
 
 def test_a_message_that_is_none_goes_to_the_dead_letters(bench: DecoderBench, sandbox: Sandbox) -> None:

@@ -67,8 +67,8 @@ def test_everybody_is_told_of_a_change_and_of_the_place_of_each_trainer(adapters
     places = master.status("small").changes[0].places
     assert {name: (place.epoch, place.clip) for name, place in places.items()} == {"diff": (1, 0), "rgb": (0, 8)}
     assert [event.message for event in master.events("small") if event.kind == "change"] == [
-        "job small: change 1: trainers.diff.optimizer.steps [1] instead of [], trainers.rgb.optimizer.lr 0.001 in "
-        "place of 0.01",
+        "job small: change 1: trainers.diff.optimizer.steps [1] instead of [], trainers.rgb.optimizer.lr 0.001 "
+        "instead of 0.01",
         "rgb: change 1 counts from clip 8 of epoch 1 on: trainers.rgb.optimizer.lr 0.001 instead of 0.01",
         "diff: change 1 counts from epoch 2 on: trainers.diff.optimizer.steps [1] instead of []",
     ]
@@ -208,7 +208,7 @@ def checkpoint(fleet: Fleet, position: Position, *changes: tuple[int, Place], tr
         ([("save", Position(1, 0)), ("take", Place(0, 4)), ("save", Position(1, 0), (1, Place(0, 4)))], ""),
         ([("take", Place(0, 4)), ("save", Position(1, 0))], "lacks change 1, taken from clip 4 of epoch 1 on"),
         ([("save", Position(1, 0), (1, Place(0, 4)))], "from clip 4 of epoch 1 on, which was never announced"),
-        ([("take", Place(0, 4)), ("save", Position(1, 0), (1, Place(0, 6)))], "which nobody has said"),
+        ([("take", Place(0, 4)), ("save", Position(1, 0), (1, Place(0, 6)))], "which was never announced"),
         ([("take", Place(1, 4)), ("save", Position(1, 0), (1, Place(1, 4)))], "which it has not reached"),
     ],
 )  # fmt: skip

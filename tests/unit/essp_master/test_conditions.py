@@ -166,7 +166,7 @@ def test_an_unexpected_error_does_not_end_the_looking(
     monkeypatch.setattr(bench.master, "look", lambda: next(looks)())
     bench.master._watch()
     assert list(looks) == []
-    assert "essp-conditions: an error that nobody expected" in caplog.text
+    assert "essp-conditions: unexpected error" in caplog.text
 
 
 def test_a_group_that_is_dealt_anew_for_a_moment_is_no_condition(bench: Bench) -> None:

@@ -226,7 +226,7 @@ def test_an_error_that_concerns_no_job_waits_and_is_told_once_while_all_else_goe
             clock.now_s += 0.5
         assert 1 < len(tries) < 20 or method == "note", "it is tried again, after pauses that grow"
         assert [(it.kind, "a defect" in it.words) for it in master.conditions.look()] == [(Kind.DEFECT, True)]
-        assert sum("nobody expected; it goes on" in record.message for record in caplog.records) == 1
+        assert sum("unexpected error; the thread continues" in record.message for record in caplog.records) == 1
     clock.now_s += 60.0
     run_to_rest(master, fleet)
     assert master.status("small").state is JobState.RUNNING

@@ -284,7 +284,7 @@ def test_a_job_that_would_complete_goes_on(adapters: Adapters, fleet: Fleet) -> 
     fleet.finish(fence=2)
     run_to_rest(master, fleet)
     assert master.status("small").state is JobState.COMPLETED
-    with pytest.raises(Conflict, match=r"small is completed; start it again with more \(--epochs\), and it goes on"):
+    with pytest.raises(Conflict, match=r"small is completed; start it again with more \(--epochs\) to continue"):
         master.change("small", {"epochs": 4})
 
 

@@ -136,7 +136,7 @@ def test_what_is_gone_or_damaged_is_passed_over(tmp_path: Path, adapters: Adapte
     gone = replace(sound, key="gone")
     assert looking.look(gone, damaged, sound).video == "v.mp4"
     looking.clock.now_s += 10
-    with pytest.raises(NotFound, match="taken as soon as it is made"):
+    with pytest.raises(NotFound, match="consumed as soon as it is made"):
         looking.look(gone, damaged)
 
 

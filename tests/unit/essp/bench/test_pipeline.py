@@ -123,7 +123,7 @@ def test_damaged_samples_are_named_each_time() -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_a_source_without_a_whole_sample_is_an_error(prefetch: int) -> None:
-    with pytest.raises(PermanentError, match=r"none of 5 numbers is whole: .*: broken"):
+    with pytest.raises(PermanentError, match=r"no one of 5 numbers is complete: .*: broken"):
         taken(Numbers(5, frozenset(range(5))), batch=2, batches=1, threads=8, prefetch=prefetch)
 
 

@@ -138,7 +138,7 @@ def test_what_is_gone_is_left_out(root: Path, tmp_path: Path) -> None:
         ("list.csv", "file,label\na.jpg,x\n", ConfigError, "lacks the column 'path'"),
         ("list.csv", "path,label\n", ConfigError, "has no images"),
         ("list.csv", "path,label\na.jpg,one, two\n", ConfigError, "line 2 has 3 fields, and there are 2 columns"),
-        ("list.csv", "path\n\xff", ConfigError, "no CSV file in UTF-8"),
+        ("list.csv", "path\n\xff", ConfigError, "not a CSV file in UTF-8"),
         ("absent.csv", None, NotFound, "absent.csv"),
         ("absent.parquet", None, NotFound, "absent.parquet"),
     ],

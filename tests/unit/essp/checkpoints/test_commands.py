@@ -83,7 +83,7 @@ def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
     final = as_json("checkpoint", "show", str(output))
     assert final["final"]
     words = " ".join(command("checkpoint", "show", str(output)).stdout.split())
-    assert f"yes: nothing follows it; its weights are those of step {final['best']['step']:,}, the best" in words
+    assert f"yes: nothing follows it; its weights are from step {final['best']['step']:,}, the best" in words
     with pytest.raises(NotFound, match=r"trainer one has no checkpoint 5; there are 4, 8, 10"):
         command("checkpoint", "show", str(output), "--step", "5")
 
@@ -143,7 +143,7 @@ def test_what_a_running_job_is_writing_is_not_damaged(output: Path, newest: str)
     store.put("trainers/one/checkpoints/0000000008-0000000001/model.tensors", b"the first of its files")
     found = as_json("checkpoint", "verify", str(output))
     assert (found["checkpoints"], found["damaged"], found["passed_over"]) == (1, {}, ["one 8"])
-    assert "one 8: passed over, as it is being written" in command("checkpoint", "verify", str(output)).stdout
+    assert "one 8: skipped, as it is being written" in command("checkpoint", "verify", str(output)).stdout
     assert "one 8: it is being written" in command("checkpoint", "ls", str(output)).stdout
 
 
@@ -226,7 +226,7 @@ def test_a_copy_and_a_loaded_model_fuse_as_the_model_does(tmp_path: Path) -> Non
     clips = {name: own / own.sum(axis=2, keepdims=True) for name, own in clips.items()}
     by_hand = sum(WEIGHTS[name] * own[:, :2].mean(axis=1) for name, own in clips.items())
     np.testing.assert_allclose(loaded.fuse(clips), by_hand, rtol=1e-6)
-    with pytest.raises(ConfigError, match="linear parts=2 looks at each clip: give"):
+    with pytest.raises(ConfigError, match="linear parts=2 reads the score of each clip"):
         loaded.fuse({name: own.mean(axis=1) for name, own in clips.items()})
     with pytest.raises(ConfigError, match=r"fuses by linear parts=2, and model\.json of programs can only say"):
         export_programs(loaded, DirectoryStore.from_url(f"file://{tmp_path}/program"), "onnx", (40, 40))
@@ -261,7 +261,7 @@ def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
     model_at(tmp_path)
     _, manifest = open_model(Stores(("file:///",)), f"file://{tmp_path}")
     other = checkpoint_bytes()
-    for data, words in ((b"nothing", "are not a file of tensors"), (other, "are those of another network")):
+    for data, words in ((b"nothing", "are not a file of tensors"), (other, "belong to another network")):
         member = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
         store.put(f"model/{member.file}", data)
         store.put(

@@ -74,7 +74,7 @@ def test_an_interruption_ends_all_and_tells_the_command_that_goes_on(
 
 def test_a_job_that_failed_ends_all_with_its_exit_code(job: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(job, [JobState.FAILED]) == ["ut-fold-g0", "exit 1"]
-    assert "fold-g0 has failed; when that is repaired, go on with: essp run job.yaml" in capsys.readouterr().err
+    assert "fold-g0 has failed; when that is repaired, continue with: essp run job.yaml" in capsys.readouterr().err
 
 
 def test_one_of_both_options_is_given(job: JobSpec) -> None:

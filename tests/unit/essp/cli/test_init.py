@@ -196,7 +196,7 @@ def test_records_that_cannot_be_trained_on_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its records have no labels, so there is nothing to train"):
         main(str(tmp_path / "cats"), tmp_path / "job.yaml")
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
-    with pytest.raises(ConfigError, match=r"--test and --validation name data sets of records, and .* is none"):
+    with pytest.raises(ConfigError, match=r"--test and --validation name data sets of records, and .* is not one"):
         main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", test=str(tmp_path / "cats"))
 
 

@@ -145,7 +145,7 @@ def test_a_name_is_one_name_whatever_is_in_it(live: Live, name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "\udcff", "a" * 70_000])
 def test_what_is_no_name_is_refused_before_anything_is_sent(name: str) -> None:
     for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name], ["wait", name]):
-        with pytest.raises(ConfigError, match="is not a name of anything that a master has"):
+        with pytest.raises(ConfigError, match="does not exist on the master"):
             essp("job", *call)
 
 

@@ -45,7 +45,7 @@ def test_a_clip_that_is_not_there_names_the_passes(served: Served) -> None:
     ):
         essp("job", "why", output, "10")
     with pytest.raises(
-        NotFound, match=r"no pass of this job; the job has train \(2 epochs\), validation \(2 epochs\), test"
+        NotFound, match=r"not a pass of this job; the job has train \(2 epochs\), validation \(2 epochs\), test"
     ):
         essp("job", "why", output, "0", "--epoch", "3")
     with refused("--purpose", "unknown"):

@@ -58,5 +58,5 @@ def test_what_was_set_is_forgotten(url: str, bench: ReconcilerBench) -> None:
     assert bench.driver.replicas == {"decoder": 3}
     assert "the bounds that it was made with" in pool(url, "reset", "decoder")
     assert json.loads(pool(url, "ls", "--json"))[0]["rule"] == {"min": 1, "max": 64, "replicas": None}
-    with pytest.raises(NotFound, match="nobody has set"):
+    with pytest.raises(NotFound, match="was never changed"):
         pool(url, "reset", "decoder")

@@ -473,11 +473,11 @@ def test_a_gpu_that_cannot_be_used_is_named_and_the_others_are_told(torch: Simpl
 
 
 def test_a_torchvision_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "torchvision 0.2 can be imported beside torch 2" in said(list(machine.examine()), "machine", Level.OK)
+    assert "torchvision 0.2 can be imported with torch 2" in said(list(machine.examine()), "machine", Level.OK)
     monkeypatch.delitem(sys.modules, "essp_engine.learning.torchvision_compat")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     broken = said(list(machine.examine()), "machine", Level.FAIL)
-    assert broken.startswith("torchvision cannot be imported beside torch 2: ")
+    assert broken.startswith("torchvision cannot be imported with torch 2: ")
     assert "pip install" in broken
 
 

@@ -188,7 +188,7 @@ def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:
 
 def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("no image")
-    with pytest.raises(ConfigError, match=r"none of the 1 images can be used; the first one, a.png"):
+    with pytest.raises(ConfigError, match=r"all 1 images are unusable; the first one, a.png"):
         made(tmp_path, tmp_path / "out")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.txt").touch()

@@ -166,7 +166,7 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
     built = made(file, tmp_path / "out")
     assert built.records == 3
     expected = {name: why for name, (_, why) in WRONG.items()} | {
-        "images[3]": "the id 5 is that of absent.png",
+        "images[3]": "the id 5 is already used by absent.png",
         "images[4]": "lacks 'file_name'",
         "absent.png box 41": "there is no file",
         "../annotations/instances_small.json box 42": "",

@@ -154,7 +154,7 @@ def test_a_segment_that_lies_at_the_place_of_another_is_named(tmp_path: Path, nu
 def test_what_is_no_segment_is_said_to_be_none(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     store.put(numbered(layout.HISTORY, 1), b"text")
-    with pytest.raises(BadHistory, match="no segment of a history"):
+    with pytest.raises(BadHistory, match="not a segment of a history"):
         History(store).newest()
 
 
@@ -165,7 +165,7 @@ def test_a_bit_that_flipped_is_found(tmp_path: Path) -> None:
     for place in range(len(data)):
         for bit in (0, 3, 7):
             store.put(key, data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
-            with pytest.raises(BadHistory, match="no segment of a history"):
+            with pytest.raises(BadHistory, match="not a segment of a history"):
                 History(store).newest()
 
 
@@ -174,7 +174,7 @@ def test_a_segment_that_claims_any_size_is_refused(tmp_path: Path) -> None:
     store, key = open_store(tmp_path.as_uri()), numbered(layout.HISTORY, 1)
     for size in (2**40, 2**62, 2**64 - 1):
         store.put(key, b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + bytes(8))
-        with pytest.raises(BadHistory, match="no segment of a history"):
+        with pytest.raises(BadHistory, match="not a segment of a history"):
             History(store).newest()
 
 

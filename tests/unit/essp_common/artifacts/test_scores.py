@@ -121,13 +121,13 @@ def test_class_ids_are_of_the_classes_or_beside_labels_of_the_catalog(store: Dir
     """A job that learns labels may have a catalog of more classes than these."""
     strange = replace(table(4, 2, 0), class_id=np.array([-1, 0, 1, 7], np.int32))
     scores.write(store, "strange", strange)
-    with pytest.raises(PermanentError, match="class_id is that of none of 2 classes"):
+    with pytest.raises(PermanentError, match="class_id is not one of 2 classes"):
         scores.read(store, "strange")
     labelled = replace(strange, labels=np.zeros((4, 2), np.bool_))
     scores.write(store, "labelled", labelled)
     assert np.array_equal(scores.read(store, "labelled").class_id, labelled.class_id)
     scores.write(store, "odd", replace(labelled, class_id=np.array([-2, 0, 1, 7], np.int32)))
-    with pytest.raises(PermanentError, match="class_id is that of none of 2 classes"):
+    with pytest.raises(PermanentError, match="class_id is not one of 2 classes"):
         scores.read(store, "odd")
 
 

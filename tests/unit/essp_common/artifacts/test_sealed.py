@@ -66,5 +66,5 @@ def test_a_number_of_a_checkpoint_that_was_changed_is_not_trained_on(tmp_path: P
     manifest.write_text(text.replace('"updates": 10', '"updates": 12'))
     with pytest.raises(EsspError, match="none is whole"):
         checkpoint.read_latest(job.store, "rgb")
-    with pytest.raises(BadCheckpoint, match="sha256 is not that of the rest"):
+    with pytest.raises(BadCheckpoint, match="sha256 does not match the rest"):
         checkpoint.read(job.store, "rgb", 100)

@@ -58,7 +58,7 @@ def test_damaged_timestamps_are_refused(data: bytes, count: int) -> None:
 
 
 def test_timestamps_of_more_frames_than_there_are_do_not_fill_the_memory() -> None:
-    with pytest.raises(ValueError, match="not those of 5 frames"):
+    with pytest.raises(ValueError, match="not describe 5 frames"):
         unpack(pack(range(2_000_000)), 5)
 
 

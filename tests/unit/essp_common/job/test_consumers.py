@@ -30,7 +30,7 @@ def test_a_consumer_is_a_reader_of_its_stream() -> None:
         ({"predictor": {"model": "file:///m"}}, "give one of `trainers`"),
         ({"consumers": {}}, "give one of `trainers`"),
         ({"consumers": {"mine": {"stream": "rbg"}}}, r"consumers\.mine\.stream: no stream 'rbg'; .*rgb"),
-        ({"sampling": {"rank": 2, "ranks": 2}}, "rank: 2 is none of 2 ranks"),
+        ({"sampling": {"rank": 2, "ranks": 2}}, "rank: 2 is not one of 2 ranks"),
         ({"consumers": {}, "trainers": {"t": {"stream": "rgb"}}, "sampling": {"ranks": 2}}, r"sampling\.ranks: only"),
     ],
 )

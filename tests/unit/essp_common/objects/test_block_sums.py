@@ -104,7 +104,7 @@ def test_whole_checked_blocks_are_fetched_and_none_twice() -> None:
 
 def test_what_comes_twice_is_what_the_object_has_become() -> None:
     wire = Wire(lambda _, data: flipped(data, 3))
-    with wire.open() as file, pytest.raises(BadVideo, match="s3://b/v: bytes 0 to 63 are not those") as caught:
+    with wire.open() as file, pytest.raises(BadVideo, match="s3://b/v: bytes 0 to 63 differ") as caught:
         file.read(10)
     assert caught.value.kind == "changed"
     assert len(wire.requests) == 2
@@ -112,7 +112,7 @@ def test_what_comes_twice_is_what_the_object_has_become() -> None:
 
 def test_a_wire_that_damages_everything_is_told_as_one() -> None:
     wire = Wire(lambda number, data: flipped(data, number))
-    with wire.open() as file, pytest.raises(BadVideo, match="always others") as caught:
+    with wire.open() as file, pytest.raises(BadVideo, match="different each time") as caught:
         file.read(10)
     assert caught.value.kind == "damaged"
 
@@ -174,5 +174,5 @@ def test_packed_checksums_come_back(packed: bytes) -> None:
 
 @pytest.mark.parametrize("packed", [b"\x12123", b"\0", b"\x40", b"1234"])
 def test_other_bytes_are_no_checksums(packed: bytes) -> None:
-    with pytest.raises(ValueError, match="no checksums"):
+    with pytest.raises(ValueError, match="not checksums"):
         BlockSums.unpacked(packed)

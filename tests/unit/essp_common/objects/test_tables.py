@@ -164,8 +164,8 @@ ROWS_OF_SCORES = len(score_table("rgb", "test"))
     ("kind", "name", "value", "said"),
     [
         ("scores", "class_id", "x", "column class_id: Failed to parse string"),
-        ("scores", "class_id", 4, "class_id is that of none of 4 classes"),
-        ("scores", "class_id", -2, "class_id is that of none of 4 classes"),
+        ("scores", "class_id", 4, "class_id is not one of 4 classes"),
+        ("scores", "class_id", -2, "class_id is not one of 4 classes"),
         ("scores", "scores", 0.5, "column scores holds double, not as many numbers in each row"),
         ("scores", "scores", [0.5] * 4, "column scores holds list"),
         ("predictions", "scores", [float("nan")] * 2, "column scores lacks a value in some row"),

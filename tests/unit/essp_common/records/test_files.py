@@ -227,8 +227,8 @@ def test_an_image_that_no_record_can_hold_is_refused() -> None:
     [
         (Record(b"abc", 0, Encoding.RAW, 60_000, 60_000, 3), "sizes that their bytes have not"),
         (Record(b"abc", 0, Encoding.RAW), "sizes that their bytes have not"),
-        (Record(b"abc", 2), "labels are none of 2 classes"),
-        (Record(b"abc", -2), "labels are none of 2 classes"),
+        (Record(b"abc", 2), "labels are not among 2 classes"),
+        (Record(b"abc", -2), "labels are not among 2 classes"),
     ],
 )
 def test_a_table_that_is_whole_and_wrong_is_as_good_as_damaged(store: DirectoryStore, record: Record, why: str) -> None:

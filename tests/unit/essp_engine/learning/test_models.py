@@ -163,7 +163,7 @@ def test_a_first_layer_that_fits_its_own_channels_alone_is_refused_for_others(
 
 
 def test_networks_of_clips_see_photographs_alone() -> None:
-    with pytest.raises(ConfigError, match="r3d_18 sees photographs alone, and flow are none"):
+    with pytest.raises(ConfigError, match="r3d_18 takes only photographs, and flow is not one"):
         build(description("r3d_18", "flow", 20), seed=0)
 
 
@@ -187,7 +187,7 @@ def test_weights_of_another_network_are_said_to_be_in_a_line_with_their_file(tmp
         trainer="rgb", stream="rgb", weight=1.0, model=small, file=file, sha256=digest, checkpoint="", epoch=0
     )
     load_member(build(small, seed=1), store, member)
-    with pytest.raises(PermanentError, match=r"^file://.*/rgb.safetensors: the weights are .* Missing key") as caught:
+    with pytest.raises(PermanentError, match=r"^file://.*/rgb.safetensors: the weights .* Missing key") as caught:
         load_member(build(description("resnet18"), seed=0), store, member)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500

@@ -184,7 +184,7 @@ def test_timms_networks_with_other_normalisations_are_refused(name: str, layers:
     assert named_as(build(description(name), seed=0).backbone.state_dict().keys(), weights).layout == ""
     with pytest.raises(
         ConfigError,
-        match=rf"not those of {name}: \d+ tensors missing .*, {len(names)} unknown \(conv_stem\.weight, .*networks\.md",
+        match=rf"do not belong to {name}: \d+ tensors missing .*, {len(names)} unknown \(conv_stem\.weight, .*networks\.md",
     ):
         build(description(name), seed=0, weights=weights)
 
@@ -217,7 +217,7 @@ def test_weights_of_another_network_are_refused() -> None:
     weights = build(description("resnet18"), seed=0).state_dict()
     with pytest.raises(
         ConfigError,
-        match=r"not those of small: \d+ tensors missing \(0\.weight, 1\.weight, .*, \.\.\.\), \d+ unknown \(conv1\.we",
+        match=r"do not belong to small: \d+ tensors missing \(0\.weight, 1\.weight, .*\), \d+ unknown \(conv1\.we",
     ):
         build(description("small"), seed=0, weights=weights)
     with pytest.raises(ConfigError, match="do not fit resnet50"):
@@ -229,5 +229,5 @@ def test_weights_that_are_no_numbers_are_refused_and_infinities_are_not() -> Non
     weights["0.weight"][0] = torch.inf
     build(description("small"), seed=0, weights=weights)
     weights["4.running_var"][3] = torch.nan
-    with pytest.raises(ConfigError, match=r"no numbers \(NaN\) in 1 tensors \(4\.running_var\): they are damaged"):
+    with pytest.raises(ConfigError, match=r"not numbers \(NaN\) in 1 tensors \(4\.running_var\): they are damaged"):
         build(description("small"), seed=0, weights=weights)

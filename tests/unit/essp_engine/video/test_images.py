@@ -125,7 +125,7 @@ def test_what_is_no_image_or_too_large_is_refused(images: ImageDecoder) -> None:
         written(ImageDecoder(100), encoded(".png"), None, WHOLE)
     with pytest.raises(BadVideo, match="2 channels"):
         written(images, bytes(8), (2, 2, 2), WHOLE)
-    with pytest.raises(BadVideo, match="7 bytes are not image"):
+    with pytest.raises(BadVideo, match="7 bytes are not an image"):
         written(images, bytes(7), (2, 2, 3), WHOLE)
 
 

@@ -98,8 +98,8 @@ def test_features_that_see_the_same_share_what_they_compute() -> None:
     [
         ("flow", {"every": 0}, ("every", "range")),
         ("flow", {"short_side": 8}, ("short_side", "range")),
-        ("rgb", {"short_side": 128}, ("params.short_side", "unknown")),
-        ("rgb", {"every": 2}, ("params.every", "unknown")),
+        ("rgb", {"short_side": 128}, ("short_side", "unknown")),
+        ("rgb", {"every": 2}, ("every", "unknown")),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, Any], message: Refusal) -> None:

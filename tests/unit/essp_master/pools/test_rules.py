@@ -49,7 +49,7 @@ def test_a_rule_that_is_forgotten_gives_way_to_the_bounds_of_the_chart(store: Ob
     bench.reconciler.reset("decoder", "ann")
     assert bench.driver.replicas == {"decoder": 3}
     assert bench_over(store, decoder=1).reconciler.rule("decoder") == PoolRule()
-    with pytest.raises(NotFound, match="nobody has set"):
+    with pytest.raises(NotFound, match="was never changed"):
         bench.reconciler.reset("decoder", "ann")
 
 
