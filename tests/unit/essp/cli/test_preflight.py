@@ -246,7 +246,7 @@ def test_a_job_that_was_given_more_epochs_goes_on_with_those_whatever_its_file_s
     store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
     found = preflight(make_job(tmp_path), stores)
     assert found.spec.epochs == 5
-    assert len([warning for warning in found.warnings if warning.startswith("epochs: 2 are asked for")]) == 1
+    assert len([warning for warning in found.warnings if warning.startswith("epochs: 2 are requested")]) == 1
     assert preflight(make_job(tmp_path), stores, fresh=True).spec.epochs == 2
     assert not [one for one in preflight(make_job(tmp_path, epochs=5), stores).warnings if one.startswith("epochs:")]
 
