@@ -172,8 +172,8 @@ class CacheMiss(EsspError):
 
 
 class OtherRelease(CacheMiss):
-    """Another release of ESSP stored the bytes: workers of two releases are running. The bytes can be recreated, as
-    often as needed until the older workers have left."""
+    """Another release of ESSP stored the bytes: workers of two releases are running. The bytes can be recreated, again
+    and again until the older workers have left."""
 
 
 ConfigCode = Literal[
@@ -256,5 +256,8 @@ class ConfigError(EsspError):
 
     def within(self, place: str) -> ConfigError:
         """The same error about a field within `place`: `params.size` becomes `streams.rgb.params.size`."""
+        if self.parts:
+            heading = self.problem.partition("\n")[0]
+            return ConfigError.together([part.within(place) for part in self.parts], heading)
         field = f"{place}.{self.field}" if self.field else place
         return ConfigError(self.problem, field=field, code=self.code)

@@ -166,7 +166,7 @@ class Stores:
             ", ".join(sorted({shown_address(f"{root.scheme}://{root.authority}") for root in self._roots})) or "none"
         )
         raise NotFound(
-            f"{shown_uri(str(place))} lies in no configured store; add its root to ESSP_STORES (now some of: {roots})"
+            f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots})"
         )
 
     def _store(self, root: Place) -> ObjectStore:

@@ -14,6 +14,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,31 +30,36 @@ SCOPE = (
     "docs/**/*.ipynb",
     "docs/examples/*.py",
     "docs/examples/*.yaml",
-    "essp/api/*.py",
-    "essp/loops/*.py",
     "essp*/**/*.md",
+    "essp*/**/*.py",
     "services/**/*.md",
+    "services/**/*.py",
     "services/essp_master/page/*.html",
     "services/essp_master/page/*.js",
     "tests/**/*.md",
     "tools/**/*.md",
 )
-"""Patterns of files, from the root. Packages of Python can be added one by one, as in `essp/api/**/*.py`."""
+"""Patterns of files, from the root."""
+
+NOT_READ = ("essp_common/pb/*",)
+"""Patterns of files in `SCOPE` that are left out: those of protoc. A `*` includes folders."""
 
 GENERATED = frozenset({"docs/cli.md", "docs/job.md", "docs/python.md", "docs/rest.md"})
 """Documents that programs write from Python files."""
 
 _COMPARED = "longer|more|less|fewer|better|worse|larger|smaller|faster|slower|further|earlier|later|different"
+_WATCHED = "logs?|pictures?|images?|frames?|clips?|videos?|figures?|charts?|curves?|pages?"
+"""What a person looks at."""
 
 RULES: Mapping[str, str] = {
-    r"(is|are|was|were) none": "is not a ..., has no ...",
+    r"(?<!there\s)(is|are|was|were) none": "is not a ..., has no ...",
     rf"(?<!here\s)(is|are|was|were) no (?!({_COMPARED})\b)\w+": "is not a ...",
-    r"none of": "not ... any of; or name what it is not",
+    r"none of (it|this|that|what|an?)": "nothing",
     r"that of": "the noun again, or its",
-    r"of which": "two sentences",
+    r"(?<!one\s)(?<!each\s)(?<!some\s)(?<!both\s)(?<!number\s)of which": "two sentences",
     r"of whose": "whose",
     r"(whoever|somebody|nobody|anybody|everybody)": "users, a process, no one else; or the passive voice",
-    r"(told|tells? of|telling of)": "reports, says",
+    r"(told(?!( not)? to\b)|tells? of|telling of)": "reports, says",
     r"hear[ds]?": "receives",
     r"(go|goes|going|went|gone) on": "continues, resumes",
     r"anew": "again",
@@ -73,7 +79,8 @@ RULES: Mapping[str, str] = {
     r"as (\w+ ){1,3}ha(s|ve) it": "as in ...",
     r"(put|puts|set|sets|setting|putting) (it |them )?right": "fixes",
     r"mend(s|ed|ing)?": "fixes",
-    r"look(s|ed|ing)? (at|whether|what|if|where)": "checks, reads, inspects",
+    r"look(s|ed|ing)? (whether|what|if|where)": "checks",
+    rf"look(s|ed|ing)? at (?!([\w']+ ){{0,5}}({_WATCHED})\b)": "checks, reads, inspects",
     r"(lie|lies|lay|lying) (in|on|at|beside|below|behind|there|where|by)": "is in, is stored in",
     r"(give|gives|gave|given|giving) back": "returns, releases",
     r"hand(s|ed|ing)? out": "distributes, returns",
@@ -108,9 +115,9 @@ def offences(paths: Iterable[Path] | None = None) -> list[Offence]:
 
 
 def scope() -> list[Path]:
-    """The files that are read, without those that are generated."""
-    found = {path for pattern in SCOPE for path in ROOT.glob(pattern)}
-    return sorted(path for path in found if path.relative_to(ROOT).as_posix() not in GENERATED)
+    """The files that are read, without those that are generated or left out."""
+    found = {path.relative_to(ROOT).as_posix() for pattern in SCOPE for path in ROOT.glob(pattern)} - GENERATED
+    return sorted(ROOT / name for name in found if not any(fnmatch(name, pattern) for pattern in NOT_READ))
 
 
 def offences_in(path: Path) -> list[Offence]:
@@ -142,9 +149,12 @@ def _blank(match: re.Match[str]) -> str:
     return "\n" * match[0].count("\n")
 
 
+_CODE_IN_PROSE = re.compile(r"`[^`]+`|</?[a-z][^<>]*>|(?<=[a-z,;:]\s)None\b")
+
+
 def _without_code(text: str) -> str:
-    """A code span becomes `X`, so that words before and after it stay apart."""
-    return re.sub(r"`[^`]+`", lambda match: f"X{_blank(match)}", text)
+    """A code span, a tag of HTML and Python's None become `X`, so that words before and after it stay apart."""
+    return _CODE_IN_PROSE.sub(lambda match: f"X{_blank(match)}", text)
 
 
 Prose = Iterator[tuple[int, str]]

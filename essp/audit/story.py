@@ -1,4 +1,4 @@
-"""Reconstructs what happened to one clip of a job, step by step, from the job's history alone. Pure.
+"""Reconstructs what happened to one clip of a job, step by step, from the job's history alone: `essp job why`. Pure.
 
 One history entry covers what happened to many clips within some seconds. The steps within an entry have no recorded
 order, so they are listed in the order in which a clip passes through them.
@@ -158,7 +158,7 @@ def _failed(failure: ClipFailure) -> str:
     service, kind = stage_word(failure.stage), kind_word(failure.kind)
     if failure.kind == LOST:
         return f"lost between {service} and its consumer; asked for again"
-    then = "another video takes its place" if failure.replaced else "nothing takes its place"
+    then = "another video replaces it" if failure.replaced else "nothing replaces it"
     stream = f", stream {failure.stream}" if failure.stream else ""
     return f"failed in the {service}{stream}: {failure.video} ({kind}); {then}"
 

@@ -223,7 +223,7 @@ def _gained(rows: Sequence[Row]) -> str:
     if not shares:
         return ""
     least, most = (percent(share, 0) for share in (min(shares), max(shares)))
-    said = f"with prefetch {ahead} trainings take {least} to {most} of the time without"
+    said = f"with prefetch {ahead} training runs take {least} to {most} of the time without"
     times = [row.values["seconds"].median for row in rows if row.labels["prefetch"] == ahead]
     if len({row.labels["batch"] for row in rows}) == 1 and len(times) > 1:
         said += f", and those of all threads and stores lie within {percent(max(times) / min(times) - 1)}"

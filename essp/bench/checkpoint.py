@@ -4,7 +4,7 @@ Each run makes `steps` steps, and saves after every `every` of them. Its time en
 store may take longer; that time is reported separately. All ways take turns, run after run. Everything is written to a
 separate folder, which is removed after each run; before that, the newest checkpoint is checked.
 
-The model, and so the checkpoint, is either real (`Training`), or random bytes with a pretended accelerator.
+The model, and so the checkpoint, is either real (`Training`), or random bytes with a simulated accelerator.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Pretended:
     """A simulated accelerator, which is busy for `step_s` with each batch."""
 
     def __init__(self, step_s: float, sleep: Callable[[float], object] = time.sleep) -> None:
-        self.name = f"pretended, {step_s * 1e3:g} ms a step"
+        self.name = f"simulated, {step_s * 1e3:g} ms a step"
         self._step_s = step_s
         self._sleep = sleep
 

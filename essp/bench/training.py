@@ -41,7 +41,7 @@ class Training:
         if model == IMAGES and side < _LEAST_SIDE:
             raise ConfigError(
                 f"images of {side} pixels are too small for AlexNet; give --size {_LEAST_SIDE} or more, or --step-time "
-                "for a pretended accelerator",
+                "for a simulated accelerator",
                 field="--size",
                 code="range",
             )

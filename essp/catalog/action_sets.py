@@ -1,4 +1,4 @@
-"""Data sets of actions as their authors publish them: folders of videos with lists of their own beside them.
+"""Action data sets as their authors publish them: folders of videos, with list files.
 
 KTH          personNN_ACTION_dN in the name of each video; 00sequences.txt (Schuldt et al., 2004)
 HMDB51       CLASS_test_splitN.txt for each class, three divisions (Kuehne et al., 2011)
@@ -6,7 +6,8 @@ Hollywood2   ClipSets/CLASS_train.txt and CLASS_test.txt, several classes a vide
 CCV          trainVidID.txt and trainLabel.txt with 20 columns, several classes a video (Jiang et al., 2011)
 two levels   root/[split/]group/class/video, as the categories of FCVID (Jiang et al., 2018)
 
-Each has a function that says by what it is recognised (empty: it is not), one that lists it, and a `Layout` at the end.
+Each data set has a function that recognises it, a function that lists it, and a `Layout` at the end of this module. The
+first returns what identifies the data set, or an empty text if the source is something else.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def is_kth(found: Found) -> str:
     if 2 * named <= len(found.videos):
         return ""
     sequences = ", cut as 00sequences.txt says" if _sequences_of(found) else ", whole (there is no 00sequences.txt)"
-    return f"{counted(named, 'video')} named personNN_ACTION_dN{sequences}; the split is that of the authors, by person"
+    return f"{counted(named, 'video')} named personNN_ACTION_dN{sequences}; the split by person is the authors' split"
 
 
 def kth(found: Found) -> Iterator[Entry]:
-    """Videos, or the sequences in them, with the authors' division of the 25 persons; a group is a person."""
+    """The videos, or the sequences in them, in the authors' division of the 25 persons. A person is a group."""
     key = _sequences_of(found)
     matches = (_KTH_SEQUENCE.match(line) for line in (found.lines(key) if key else ()))
     sequences = {match[1]: match[2] for match in matches if match}
@@ -66,7 +67,7 @@ def kth(found: Found) -> Iterator[Entry]:
     for info in found.videos:
         match = _KTH.fullmatch(PurePosixPath(info.key).stem)
         if match is None:
-            yield found.entry(info, error="unlabelled: its name is not personNN_ACTION_dN")
+            yield found.entry(info, error="unlabelled: its name does not have the form personNN_ACTION_dN")
             continue
         person, action, scene = int(match[1]), match[2], match[3]
         split = "validation" if person in _KTH_VALIDATION else "test" if person in _KTH_TEST else "train"
@@ -103,19 +104,20 @@ def _cut(entry: Entry, segment: Segment) -> Entry:
 
 def is_hmdb51(found: Found) -> str:
     lists = [key for key in found.lists if _HMDB_LIST.fullmatch(PurePosixPath(key).name)]
-    which = f"of which those of division {found.split} are read"
+    which = f"read for division {found.split}"
     return f"{counted(len(lists), 'list')} named CLASS_test_splitN.txt, {which}" if lists else ""
 
 
 def hmdb51(found: Found) -> Iterator[Entry]:
-    """Videos of the classes that have a list; those marked 0 are in no split. A group is the film of a clip. What each
-    division says, that of `--split` too, is in the columns `split_1`, `split_2`, ..."""
+    """The videos of the classes that have a list. Videos marked 0 belong to no split. The clips of one film are a
+    group. The columns `split_1`, `split_2`, ... hold the split in each division, including the division of
+    `--split`."""
     matches = [(key, match) for key in found.lists if (match := _HMDB_LIST.fullmatch(PurePosixPath(key).name))]
     numbers = sorted({int(match[2]) for _, match in matches})
     if found.split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(
-            f"{found.uri} has no lists of HMDB51 for division {found.split}; divisions found: {there}",
+            f"{found.uri} has no HMDB51 list for division {found.split}; divisions found: {there}",
             field="--split",
             code="unknown",
         )
@@ -149,7 +151,7 @@ class _Listed(NamedTuple):
 
 
 def _hmdb_videos(found: Found, lines: Sequence[_Listed]) -> dict[str, ObjectInfo]:
-    """What each line names: a video in the folder of its class, or else the only one of this name."""
+    """The video of each line: the video in the folder of its class, or else the only video with this name."""
     there = found.matching(line.name for line in lines)
     files = {line.name: line.file for line in lines if line.name not in there}
     elsewhere = found.matching(files.values())
@@ -183,8 +185,8 @@ def is_hollywood2(found: Found) -> str:
 
 
 def hollywood2(found: Found) -> Iterator[Entry]:
-    """Each clip once, with all classes that list it with a 1. Clips that were labelled automatically are a split of
-    their own, `autotrain`."""
+    """Each clip once, with every class that lists it with a 1. Automatically labelled clips are in the split
+    `autotrain`."""
     marks: defaultdict[str, dict[str, str]] = defaultdict(dict)
     splits: dict[str, tuple[str, str]] = {}
     wrong: dict[str, str] = {}
@@ -194,7 +196,7 @@ def hollywood2(found: Found) -> Iterator[Entry]:
             if len(rest) != 1 or rest[0] not in _CLIP_MARKS:
                 raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `clip 1` or `clip -1`")
             if splits.setdefault(clip, (split, key))[0] != split:
-                wrong[clip] = f"split: {splits[clip][1]} names it, and {key}, too"
+                wrong[clip] = f"split: {splits[clip][1]} and {key} both name it"
             if marks[clip].setdefault(class_name, rest[0]) != rest[0]:
                 wrong[clip] = f"mislabelled: {key} lists it with both {marks[clip][class_name]} and {rest[0]}"
     for clip, (split, key) in splits.items():
@@ -211,7 +213,7 @@ def hollywood2(found: Found) -> Iterator[Entry]:
 
 
 def _clip_sets(found: Found) -> list[tuple[str, str, str]]:
-    """(class, split, list) of each list of a class."""
+    """(class, split, list) for each class list."""
     matches = ((key, _CLIP_SET.fullmatch(PurePosixPath(key).name)) for key in found.lists)
     return [(match[1], match[2], key) for key, match in matches if match and match[1] not in ("actions", "scenes")]
 
@@ -225,13 +227,13 @@ def is_ccv(found: Found) -> str:
 
 
 def ccv(found: Found) -> Iterator[Entry]:
-    """The videos of both lists, with all classes whose column has a 1."""
+    """The videos of both lists, with every class whose column has a 1."""
     for split, ids, labels in (("train", *_CCV[:2]), ("test", *_CCV[2:])):
         names, rows = found.named(ids), found.named(labels)
         if names is None and rows is None:
             continue
         if names is None or rows is None:
-            raise ConfigError(f"{found.uri}: {names or rows} is there without {labels if rows is None else ids}")
+            raise ConfigError(f"{found.uri}: {names or rows} exists without {labels if rows is None else ids}")
         videos, marks = [line.split()[0] for line in found.lines(names)], found.lines(rows)
         if len(videos) != len(marks):
             raise ConfigError(f"{found.uri}: {names} has {len(videos)} lines, but {rows} has {len(marks)}")
@@ -263,13 +265,13 @@ def _number(text: str) -> float:
 
 
 def is_two_level(found: Found) -> str:
-    """Never by itself: a folder in a class folder may be anything, such as a recording."""
+    """Never automatically: a folder inside a class folder may mean anything, for example a recording."""
     return ""
 
 
 def two_level(found: Found) -> Iterator[Entry]:
-    """Classes below groups of classes, below split folders where there are any. The upper level is in the meta data;
-    classes of one name in two groups are told apart by the group."""
+    """Classes in group folders, which may be in split folders. The group is in the metadata and distinguishes classes
+    of one name."""
     parts = {info.key: info.key.split("/") for info in found.videos}
     splits = split_folders(parts, levels=2)
     above: defaultdict[str, set[str]] = defaultdict(set)
@@ -283,7 +285,7 @@ def two_level(found: Found) -> Iterator[Entry]:
         top = parts[info.key][0]
         name = splits.get(top, "") if splits else "train"
         if info.key not in places:
-            yield found.entry(info, "", name, error="unlabelled: lies in no folder of a class below one of a group")
+            yield found.entry(info, "", name, error="unlabelled: it is not in a class folder inside a group folder")
             continue
         upper, lower = places[info.key]
         class_name = lower if len(above[lower]) == 1 else f"{upper}/{lower}"
@@ -294,4 +296,6 @@ HMDB51 = Layout("hmdb51", "lists CLASS_test_splitN.txt", is_hmdb51, hmdb51)
 HOLLYWOOD2 = Layout("hollywood2", "lists CLASS_train.txt of clips", is_hollywood2, hollywood2)
 CCV = Layout("ccv", "trainVidID.txt and trainLabel.txt", is_ccv, ccv)
 KTH = Layout("kth", "videos named personNN_ACTION_dN", is_kth, kth)
-TWO_LEVEL = Layout("two-level", "videos in GROUP/CLASS/, only if it is said", is_two_level, two_level, files=())
+TWO_LEVEL = Layout(
+    "two-level", "videos in GROUP/CLASS/, only with --source two-level", is_two_level, two_level, files=()
+)

@@ -1,8 +1,8 @@
-"""Rows of what no label is for: the stretches of a video between those that its source labels.
+"""Rows for the unlabelled parts of videos: the stretches between the segments that the source labels.
 
-They make a class of their own, the background, from which a training draws clips as from any class. A stretch shorter
-than a second is left out, since people do not label more exactly than that. So is all of a file of which a row cannot
-be used, since what that row labels may be anywhere in it; and of a file whose rows are in several splits.
+They form a class, the background, from which training draws clips as from any other class. Stretches shorter than a
+second are left out, because people do not label more precisely than that. A file is left out entirely if one of its
+rows is unusable, because the content of that row may be anywhere in the file, or if its rows are in several splits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Targets, pack, unpack
 
 _SEGMENT = re.compile(r"#[\d.]+-[\d.]*s?(?::.*)?$", re.DOTALL)
-"""Of an id, behind that of the file, which may have such signs as well."""
+"""The part of an id after the id of the file, which may contain these characters too."""
 _SHORTEST_S = 1.0
 _FPS = 25.0
-"""Of a video that does not say how many frames a second it has."""
+"""The frame rate that is assumed for a video that does not state one."""
 
 
 def background_rows(rows: Iterable[VideoRow], class_name: str) -> list[VideoRow]:
-    """A row of this class for each stretch of a file that has labelled segments and that none of them covers."""
+    """A row of this class for each stretch that the labelled segments of a file leave uncovered."""
     by_file = sorted(rows, key=lambda row: (row.uri, row.id))
     return [row for _, own in groupby(by_file, lambda row: row.uri) for row in _of_file(list(own), class_name)]
 
@@ -49,7 +49,7 @@ def _of_file(rows: Sequence[VideoRow], class_name: str) -> Iterator[VideoRow]:
 
 
 def _between(covered: Sequence[tuple[int, int]], frames: int) -> Iterator[tuple[int, int]]:
-    """The frames [begin, end) that lie in none of these, which are sorted and include their ends."""
+    """The frame ranges [begin, end) outside `covered`, whose ranges are sorted and include both ends."""
     reached = 0
     for begin, last in [*covered, (frames, frames)]:
         if begin > reached:

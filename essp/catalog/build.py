@@ -1,11 +1,11 @@
 """Building a catalog: list the source, read every file that is new or changed, write one row a video.
 
-Guarantees: each video that the source names has a row, with the reason in `error` where it cannot be used; a build
-that was interrupted goes on where it stopped (`journal.py`); building again reads only files whose uri, size or etag
-is not in the catalog; the output is replaced whole, at the end. Equal sources give equal catalogs.
+Guarantees: each video that the source names has a row, with the reason in `error` if it is unusable; an interrupted
+build continues where it stopped (`journal.py`); a second build reads only files whose uri, size or etag is not in the
+catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs.
 
-Raises `Unavailable` when a store stops answering (what was read is kept), `NotFound` and `ConfigError` for a source
-that is not there or not what it was said to be.
+Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` or `ConfigError` when the
+source does not exist or is not of the given kind.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
-"""Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
+"""Kinds of errors that recur when the same bytes are read again. The next build retries files with other errors."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
-_NO_END = "; without an end, it is that of the file"
+_NO_END = "; without an end, the segment ends with the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
-"""What a source says of a video; all else is in its file."""
+"""The columns that the source provides. All others come from the file."""
 _FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How a catalog is built."""
+    """The options of a build."""
 
     kind: Kind = "auto"
     split: int = 1
-    """UCF-101: which of its train/test divisions."""
+    """UCF-101 and HMDB51: the train/test division."""
     group_column: str | None = None
-    """CSV: the column that names the group of a video; None: `group`, if there is one."""
+    """CSV: the column that names the group of a video. None: `group`, if the file has this column."""
     camera: str | None = None
-    """LeRobot: only what this camera saw."""
+    """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
-    """LeRobot: how far frames may be from their timestamps; None: as far as in LeRobot."""
+    """LeRobot: how far frames may be from their timestamps. None: LeRobot's own tolerance."""
     whole: bool = False
-    """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
+    """Write one row a file, with its labelled stretches as targets, if the source lists stretches of files."""
     background: str | None = None
-    """The class of rows that are made of what the labelled segments of a file leave out; None: none are made."""
+    """The class of the rows for what the labelled segments of a file leave uncovered. None: no such rows."""
     salvage: bool = False
-    """Use the frames before the damage of files that were cut off or are damaged."""
+    """Use the frames before the damage in files that are truncated or damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -77,25 +77,26 @@ class Built:
     catalog: Catalog
     kind: Kind
     recognised: str
-    """What the source was taken for, and why."""
+    """The kind that the source was recognised as, and why."""
     read: int
     """Files opened by this build."""
     reused: int
-    """Files whose facts were known from before."""
+    """Files whose facts were already known."""
     ignored: Mapping[str, int]
-    """Files of the source that are no videos by their name: how many of each suffix."""
+    """Files of the source that are not videos by name: suffix -> count."""
     notes: tuple[str, ...]
-    """What a user should know of the source, such as class folders without a video."""
+    """What users should know about the source, such as class folders without a video."""
     elapsed_s: float
 
 
 def _check_name(key: str) -> None:
-    """Raises `ConfigError` for the name of a file of another kind: a catalog is Parquet, whatever it is called."""
+    """Raises `ConfigError` if the name has the suffix of another format: a catalog is always written as Parquet."""
     name = key.rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     if dot and stem and suffix.isalnum() and suffix.lower() not in _SUFFIXES:
         raise ConfigError(
-            f"a catalog is a Parquet file, and {name} would not say so; write {stem}.parquet", field="--out"
+            f"a catalog is a Parquet file, and the name {name} suggests another format; write {stem}.parquet",
+            field="--out",
         )
 
 
@@ -109,13 +110,13 @@ def build(
 ) -> Built:
     """Build the catalog of `source` at `out` (URIs in the stores at `roots`).
 
-    `recognised` is told what the source was taken for, before any video is read.
+    `recognised` receives the kind that the source was recognised as, before any video is read.
     """
     options = options or BuildOptions()
     options = replace(options, probe=replace(options.probe, sums=True))
     if options.background is not None and options.whole:
         raise ConfigError(
-            "makes rows of stretches of files, and --whole makes one row a file; choose one",
+            "writes rows for parts of files, but --whole writes one row a file; use only one of them",
             field="--background",
             code="conflict",
         )
@@ -185,7 +186,7 @@ def build(
 def _read(
     files: Mapping[str, VideoRow], roots: Sequence[str], options: ProbeOptions, journal: Journal
 ) -> Iterator[VideoRow]:
-    """The row of each file, in the order in which they are done; the journal has it as well."""
+    """The row of each file, in order of completion. Each row is also added to the journal."""
     with Prober(roots, replace(options, workers=max(1, min(options.workers, len(files))))) as prober:
         for outcome in prober.read(files):
             row = file_row(files[outcome.uri], outcome)
@@ -194,18 +195,18 @@ def _read(
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
-    """What tells a file from another, and from itself after a change."""
+    """Identifies a file and its version: both differ after a change."""
     return file.uri, file.size_bytes, file.etag
 
 
 def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
-    """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
+    """The rows of the catalog that this build will replace, if one exists. Any other file is not overwritten."""
     try:
         return read_catalog(store, key).rows
     except NotACatalog as error:
         raise ConfigError(
-            f"{store.uri(key)} is there, and is not a catalog that can be read; it is not overwritten: name another "
-            "output, or remove it first",
+            f"{store.uri(key)} exists but is not a readable catalog, so it is not overwritten; name another "
+            "output, or remove this file first",
             field="--out",
             code="exists",
         ) from error
@@ -214,8 +215,8 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
 
 
 def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
-    """The files whose facts, or lasting error, are known already. One that took too long counts until it may take
-    longer than it did; one that was salvaged, or could be, where that is wanted as it was."""
+    """The files whose facts, or lasting error, are already known. A timeout is known until the limit is raised. A file
+    that was salvaged, or could be, is known only if `salvage` has not changed."""
     known = {}
     for rows in sources:
         for row in rows:
@@ -231,7 +232,7 @@ def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[st
 
 
 def _files(listing: Listing) -> dict[str, VideoRow]:
-    """The files to be read, each once, however many segments of it are listed."""
+    """The files to read, each once, even if several of its segments are listed."""
     return {
         entry.uri: VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag)
         for entry in listing.entries
@@ -240,12 +241,12 @@ def _files(listing: Listing) -> dict[str, VideoRow]:
 
 
 def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> VideoRow:
-    """The row with so many frames from one on, each of which is shown when it should be."""
+    """The row with `count` frames from one frame on. Each must be shown at its expected time."""
     found = timing.frames(segment.start, None)
     first, last = (found[0], found[0] + count - 1) if found else (0, whole.frame_count)
     if count < 1 or last >= whole.frame_count:
         return replace(
-            whole, error=f"segment: {count} frames from {segment.start:g} s on, but the file has {whole.frame_count}"
+            whole, error=f"segment: {count} frames from {segment.start:g} s, but the file has {whole.frame_count}"
         )
     for step in range(count) if whole.timestamps else (0, count - 1):
         late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
@@ -258,8 +259,8 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
 
 
 def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
-    """The row of a whole file: what was known of it, and what reading it came to."""
-    if outcome.error is not None:  # of a file that the catalog does not know yet, nobody can say that it was there
+    """The row of a whole file: what was known about it and the outcome of reading it."""
+    if outcome.error is not None:  # a file that is not in the catalog yet may never have existed
         return replace(file, error=re.sub(r"^vanished:", "missing:", outcome.error))
     facts: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in outcome.facts.items()
@@ -268,14 +269,15 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
 
 
 def _check_names(listing: Listing) -> None:
-    """Raises `ConfigError` for a name that no catalog can hold: not to be found out after hours of reading."""
+    """Raises `ConfigError` for a name that a catalog cannot hold, before hours of reading."""
     rows = sorted((_row(entry, None) for entry in listing.entries), key=lambda row: row.id)
     for problem in row_problems(Catalog(tuple(rows))):
         raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:
-    """The catalog; a video that claims what no catalog can hold is unusable in it, so that the others can be read."""
+    """The catalog. A video with values that a catalog cannot hold becomes unusable, so that the other rows stay
+    readable."""
     found = tuple(row_problems(catalog))
     if not found:
         return catalog
@@ -289,7 +291,7 @@ def _credible(catalog: Catalog) -> Catalog:
 
 
 def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
-    """The catalog's row: what the source says of a video, and what its file holds."""
+    """The catalog's row: what the source says about a video, and what its file contains."""
     row = VideoRow(
         entry.id,
         entry.uri,
@@ -311,14 +313,14 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
 
 
 def _extra(meta: Mapping[str, Any]) -> str:
-    """Further columns as they are kept: UTF-8, but for halves of characters, which JSON has an escape for."""
+    """Further columns as they are stored: UTF-8, except for lone surrogates, for which JSON has an escape."""
     if not meta:
         return ""
     return json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
 
 def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
-    """The row with what there is to learn from it beside its class, in frames of the file."""
+    """The row with its training targets in addition to its class, in frames of the file."""
     frames = row.last_frame - row.first_frame + 1
     series = unpack(entry.series).series
     for name, values in series.items():
@@ -341,12 +343,13 @@ def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
 
 
 def _mostly_beyond(start: float, end: float, of_file: float) -> bool:
-    """Labels end a little behind their files now and then; half behind, they are of another file or another unit."""
+    """Labels sometimes end slightly after their file. If half of one does, it belongs to another file or another
+    unit."""
     return end - of_file > (end - start) / 2
 
 
 def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
-    """The row with the segment's frames: seconds by the times at which frames are shown (`Timing`)."""
+    """The row with the segment's frames. Seconds refer to the times at which frames are shown (`Timing`)."""
     whole = replace(row, first_frame=0, last_frame=row.frame_count - 1, error=None)
     if segment is None:
         return whole
@@ -360,14 +363,14 @@ def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
         if not frames:
             return replace(whole, error=f"segment: begins at {segment.start:g} s, but the file ends at {ends_s:g} s")
         if segment.end is not None and _mostly_beyond(segment.start, segment.end, ends_s):
-            what = f"most of {segment.start:g} s to {segment.end:g} s is behind the end of the file at {ends_s:g} s"
+            what = f"most of {segment.start:g} s to {segment.end:g} s is after the end of the file at {ends_s:g} s"
             return replace(whole, error=f"segment: {what}{_NO_END}")
         return replace(whole, first_frame=frames[0], last_frame=frames[-1])
     first, last = int(segment.start), row.frame_count - 1
     if segment.end is not None:
         last = min(last, int(segment.end))
     if first <= last and segment.end is not None and _mostly_beyond(first, segment.end + 1, row.frame_count):
-        what = f"most of the frames {first} to {segment.end:g} is behind the end of the file, which has"
+        what = f"most of the frames {first} to {segment.end:g} is after the end of the file, which has"
         return replace(whole, error=f"segment: {what} {row.frame_count}{_NO_END}")
     if first > last:
         return replace(whole, error=f"segment: begins at frame {first}, but the file has {row.frame_count} frames")

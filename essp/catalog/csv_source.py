@@ -1,19 +1,19 @@
 """A CSV file as the source of a catalog: one row a video, or a segment of one.
 
-Columns, in any order, of which only the first is required; any other is handed through as it is:
+The columns may be in any order. Only the first is required. Other columns are kept unchanged:
 
     path | file | video | file_name
                              below the CSV's folder, or absolute, or a URI in a configured store
     label | class            absent: the videos are unlabelled
-    labels                   several, with `|` between them; the first one is the class, unless `label` names it
+    labels                   several, separated by `|`; the first one is the class, unless `label` names it
     split                    absent: all `train`; `val` is kept as `validation`
     start_s, end_s           seconds, [start, end)
     start_frame, end_frame   frames in display order, both included
-    group                    what videos share, such as the person; another column may be named for it
-    frame_labels             a text file with a name for each frame, a line a frame; an empty line: nothing
+    group                    what videos share, such as the person; an option may name another column
+    frame_labels             a text file with a name for each frame, a line a frame; an empty line: no name
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
-An empty start is the beginning and an empty end is the end of the file. Fields are separated by commas, semicolons or
+An empty start is the beginning of the file, and an empty end is its end. Fields are separated by commas, semicolons or
 tabs; the text is UTF-8.
 """
 
@@ -51,17 +51,17 @@ _LIKE_BOUNDS = {
     "start": re.compile(rf"(start|begin){_UNITS}|(time|t|frame)_(start|begin)"),
     "end": re.compile(rf"(end|stop){_UNITS}|(time|t|frame)_(end|stop)"),
 }
-"""Names that others give to the ends of segments, as EPIC-Kitchens `stop_frame`."""
+"""Names that other data sets use for the ends of segments, such as `stop_frame` in EPIC-Kitchens."""
 _BETWEEN = "|"
 _SEVERAL = re.compile(r"[,;]")
 _NO_CLASS = frozenset({"nan", "none", "null", "n/a", "na", "<na>", "#n/a"})
-"""What programs write where there is no value."""
+"""What programs write for a missing value."""
 _VALUES = "values:"
 _NO_ARRAY = (
-    *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
+    *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # for a bad header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
-_LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
+_LOOKUPS = 16  # files looked up at once: over S3 each costs a round trip
 _AT_ONCE = 4096
 
 S = TypeVar("S")
@@ -82,14 +82,13 @@ class _Columns:
     values: Mapping[str, str]
     """Name -> column of the files with a value for each frame."""
     further: Mapping[str, str] = field(default_factory=dict)
-    """Column in small letters -> as it is written, of those that are handed through."""
+    """Column in lower case -> column as written, for the columns that are kept unchanged."""
 
 
 def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> tuple[list[Entry], tuple[str, ...]]:
-    """The rows of a CSV file, and what a user should know of how its columns were taken. Raises `NotFound`, and
-    `ConfigError` for columns that make no sense.
+    """The rows of a CSV file, and what users should know about how its columns were understood.
 
-    `group_column`: the column that names groups.
+    `group_column`: the column that names groups. Raises `NotFound`, and `ConfigError` for columns that make no sense.
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)
@@ -131,7 +130,7 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
         )
     seconds, frames = find(("start_s", "end_s")), find(("start_frame", "end_frame"))
     if seconds and frames:
-        raise ConfigError(f"{uri} gives segments both in seconds and in frames; keep one pair of columns")
+        raise ConfigError(f"{uri} has segments both in seconds and in frames; keep one pair of columns")
     unit: Literal["s", "frame"] = "frame" if frames else "s"
     group = (group_column or "group").strip().lower()
     if group_column is not None and group not in names:
@@ -149,60 +148,60 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
         other = find([f"{what[0]}_{unit}"])
         if missing is None and other is not None and (like := _like_bounds(further, what[1])):
             raise ConfigError(
-                f"{uri} has a column {other!r} and no {what[1]}_{unit}, but {' and '.join(like)}; name the one that is "
-                f"meant {what[1]}_{unit}"
+                f"{uri} has a column {other!r} but no {what[1]}_{unit}; if the values are in {' or '.join(like)}, "
+                f"rename that column to {what[1]}_{unit}"
             )
     return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
 def _cure(header: Sequence[str]) -> str:
-    """What to do about a file without names of columns, where that can be told."""
+    """What to do about a file without column names, if the cause is known."""
     if any("\0" in name for name in header):
-        return ". It is UTF-16 without a mark that says so: save it as UTF-8"
+        return ". It is UTF-16 without a byte order mark: save it as UTF-8"
     if header and header[0].startswith(("#", "sep=")):
-        return ". Its first line is a remark: remove it"
+        return ". Its first line is a comment: remove it"
     if any(is_video(name) for name in header):
-        return ". Its first line is that of a video: write the names of the columns above it, such as path,label"
+        return ". Its first line already describes a video: write the column names above it, such as path,label"
     return ""
 
 
 def _like_bounds(names: Iterable[str], what: str) -> list[str]:
-    """The columns that others call so which hold the starts, or the ends, of segments."""
+    """The columns whose names suggest that they hold the starts, or the ends, of segments."""
     return sorted(name for name in names if _LIKE_BOUNDS[what].fullmatch(name.replace(" ", "_")))
 
 
 def _notes(columns: _Columns, entries: Sequence[Entry]) -> Iterator[str]:
-    """What is surely meant otherwise, of columns that are handed through or are not there."""
+    """Likely mistakes in columns that are kept unchanged or are absent."""
     further = columns.further
     if columns.label is None and columns.labels is None:
         other = f"; columns with other names: {few(sorted(further.values()))}" if further else ""
         yield (
-            "there is no column `label`, so the videos have no labels and can only be predicted on; to train, call the "
-            f"column of their classes so{other}"
+            "there is no column `label`, so the videos are unlabelled and only prediction is possible; to train, "
+            f"rename the column with their classes to `label`{other}"
         )
     if nothing := sorted({entry.class_name for entry in entries if entry.class_name.lower() in _NO_CLASS}):
-        yield f"classes are called {few(nothing)}; if that means that a video has none, leave its field empty"
+        yield f"classes are called {few(nothing)}; if that means that a video has no class, leave its field empty"
     if columns.label == "label" and "class" in further:
-        yield "the classes are those of the column `label`; `class` is handed through"
+        yield "the column `label` has the classes; the column `class` is kept unchanged"
     alone = columns.labels is not None and not any(len(entry.labels) > 1 for entry in entries)
     listing = (label for entry in entries for label in entry.labels if _SEVERAL.search(label))
     if alone and (one := next(listing, None)):
-        yield f"each video has one of the `labels`, such as {one!r}; if these are several, put {_BETWEEN!r} between"
+        yield f"each video has one of the `labels`, such as {one!r}; if it is several, separate them by {_BETWEEN!r}"
     if columns.split is None and (splits := sorted(_of_splits(entries))):
         yield (
-            f"there is no column `split`, so all videos are for training; {few(splits)} has names of splits: call it "
-            "`split`, or name it in a job as data.split_column"
+            f"there is no column `split`, so all videos are for training; {few(splits)} has names of splits: rename it "
+            "to `split`, or name it in a job as data.split_column"
         )
     bounds = [*_like_bounds(further, "start"), *_like_bounds(further, "end")]
     if columns.start is None and columns.end is None and bounds:
         yield (
-            f"rows are whole videos, since {few(bounds)} cut nothing; for segments, name the columns start_s and end_s "
-            "(seconds), or start_frame and end_frame"
+            f"rows are whole videos, because {few(bounds)} cannot define segments; for segments, name the columns "
+            "start_s and end_s (seconds), or start_frame and end_frame"
         )
 
 
 def _of_splits(entries: Sequence[Entry]) -> set[str]:
-    """The columns handed through that have nothing but names of splits."""
+    """The columns kept unchanged that contain only names of splits."""
     found = set(entries[0].meta) if entries else set()
     for entry in entries:
         found = {name for name in found if str(entry.meta[name]).lower() in SPLIT_NAMES}
@@ -217,7 +216,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
 
     path, label, line = value(columns.path), value(columns.label), row.line
     if not path:
-        return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
+        return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} does not name a file")
     uri = listed_uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
     labels = tuple(dict.fromkeys(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name))
@@ -250,7 +249,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
 
 
 def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
-    """The entry with what the files that its row names say of each frame."""
+    """The entry with the values for each frame from the files that its row names."""
     if entry.error is not None or not entry.files:
         return entry
     spans, frames = entry.spans, entry.frames
@@ -275,16 +274,16 @@ def _array(data: bytes) -> NDArray[Any]:
     try:
         values = np.load(io.BytesIO(data), allow_pickle=False)
     except _NO_ARRAY as error:
-        raise ValueError(f"it is not an array of NumPy ({error})") from error
+        raise ValueError(f"it is not a NumPy array ({error})") from error
     if not isinstance(values, np.ndarray):
-        raise ValueError("it holds several arrays; write the one that is meant with numpy.save")
+        raise ValueError("it holds several arrays; save only the intended one with numpy.save")
     if not values.ndim:
         raise ValueError("it holds a single value, not one for each frame")
     return values
 
 
 def _stretches(lines: Sequence[str]) -> tuple[tuple[Segment, str], ...]:
-    """Names of frames as stretches of frames of the file."""
+    """The names of frames as stretches of frames of the file."""
     spans = []
     begin = 0
     for name, run in groupby(lines):
@@ -303,21 +302,22 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
         finite = isfinite(segment.start + last)
     except (ValueError, OverflowError) as error:
         wanted = "seconds" if unit == "s" else "frame numbers"
-        point = "; write a point before decimals" if "," in start + end else ""
+        point = "; write decimals with a point" if "," in start + end else ""
         raise ValueError(f"{start!r} to {end!r} are not {wanted}{point}") from error
     empty = last < segment.start or (unit == "s" and segment.end == segment.start)
     if segment.start < 0 or empty or not finite:
-        raise ValueError(f"{start or 0} to {end} holds no frame")
+        raise ValueError(f"{start or 0} to {end} contains no frame")
     return segment
 
 
 def _frame(text: str) -> int:
-    """The number of a frame, also as 12.0: programs write so where another row has none. Raises `ValueError`."""
+    """The number of a frame. Also accepts 12.0, which programs write if another row has no value. Raises
+    `ValueError`."""
     return int(text.removesuffix(".0"))
 
 
 class _File(NamedTuple):
-    """What a store says of a video."""
+    """What a store says about a video."""
 
     uri: str
     size_bytes: int = 0
@@ -327,7 +327,7 @@ class _File(NamedTuple):
 
 
 def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
-    """The entries with size and etag of their files; a file that is not there is a problem of its rows.
+    """The entries with the size and etag of their files. A missing file is a problem of its rows.
 
     Raises `ConfigError` if no file at all may be read.
     """
@@ -335,8 +335,8 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
     def look(uri: str) -> _File:
         try:
             there, info = asked(uri, stores, lambda store, key: store.head(key))
-        except (PermanentError, ConfigError) as error:  # a server may refuse one file, and give the others
-            kind = "missing" if isinstance(error, NotFound) else error.kind  # nobody can say that it was there
+        except (PermanentError, ConfigError) as error:  # a server may refuse one file and serve the others
+            kind = "missing" if isinstance(error, NotFound) else error.kind  # it may never have existed
             return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
@@ -363,11 +363,12 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
 
 
 def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
-    """The function of each item, in their order. A list may have a million, and a pool takes all that it is given."""
+    """The result for each item, in their order. A list may have a million items, and a pool would queue them all at
+    once."""
     for begin in range(0, len(items), _AT_ONCE):
         yield from pool.map(function, items[begin : begin + _AT_ONCE])
 
 
 def _form_of(uri: str, entry: Entry) -> str:
-    """The id of an entry, written as the URI of its file is, so that none is listed twice."""
+    """The id of an entry in the form of its file's URI, so that no file is listed twice."""
     return next(form(entry.id) for form in FORMS if form(entry.uri) == uri)

@@ -1,4 +1,4 @@
-"""What a source says of a video before anybody has opened it."""
+"""What a source says about a video before the video is opened."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a file that a label is for.
+    """The part of a file that a label describes.
 
-    In seconds it is [start, end), in frames start..end with both; an end of None is the end of the file. Or it is
-    `frames` frames from the one that is shown at `start` seconds on, at `rate` a second.
+    In seconds it is [start, end); in frames it is start..end, including both. An end of None is the end of the file.
+    With `frames`, it is this number of frames, starting with the frame shown at `start` seconds, at `rate` frames a
+    second.
     """
 
     start: float
@@ -21,7 +22,7 @@ class Segment:
     frames: int | None = None
     rate: float = 0.0
     tolerance_s: float = 0.0
-    """How far each of the `frames` may be shown from when it should be."""
+    """How far each of the `frames` may be shown from its expected time."""
 
     def __str__(self) -> str:
         end = "" if self.end is None else f"{self.end:.10g}"
@@ -40,21 +41,23 @@ class Entry:
     etag: str = ""
     segment: Segment | None = None
     group: str = ""
-    """What it shares with others; empty: nothing."""
+    """What it shares with other videos; empty: nothing."""
     labels: tuple[str, ...] = ()
-    """All that the video as a whole shows, where that may be several things; else `class_name` says it."""
+    """All labels of the whole video, if it may have several; otherwise `class_name` is the only one."""
     spans: tuple[tuple[Segment, str], ...] = ()
-    """Stretches of the file and what each shows."""
+    """Stretches of the file, each with its label."""
     frames: int | None = None
-    """How many frames the file has to have, since the spans are made of a name for each, to within one."""
+    """The number of frames that the file must have, to within one, because the spans come from one name for each
+    frame."""
     series: bytes = b""
-    """`Targets` of nothing but series, packed: values for each frame of the video, or of its segment. A source may have
-    a million."""
+    """Packed `Targets` that contain only series: values for each frame of the video, or of its segment. Packed, because
+    a source may have a million entries."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Of the series: name -> file; the empty name: what each frame shows."""
+    """The files of the series: name -> file; the empty name: the label of each frame."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What else the source says of it, by the name of the column."""
+    """What else the source says about it, by column."""
     unlabelled: str = ""
-    """Why it has no class: a problem if another one of the source has one, else all can be predicted on."""
+    """Why it has no class. This is a problem if another entry of the source has a class; otherwise prediction is
+    possible."""
     error: str | None = None
-    """`kind: reason` for what cannot become a usable row, whatever is in the file."""
+    """`kind: reason` if it cannot become a usable row, whatever the file contains."""

@@ -1,6 +1,6 @@
 """Folders of videos as the source of a catalog: class folders, and UCF-101 with its lists.
 
-Both work on the listing of an object store, so a bucket serves as well as a directory.
+Both use the listing of an object store, so a bucket works as well as a directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from essp_common.quantities import counted
 _LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"
 _DESCRIPTION = "metadata"
-"""What Hugging Face calls the file that describes the videos beside it: `.jsonl`, `.csv` or `.parquet`."""
+"""Hugging Face's name for the file that describes the videos in its folder: `.jsonl`, `.csv` or `.parquet`."""
 _LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
@@ -36,7 +36,7 @@ def _is_index(key: str) -> bool:
 
 
 class Place(NamedTuple):
-    """What the folders of a video say of it."""
+    """What the folders of a video say about it."""
 
     class_name: str
     split: str
@@ -52,32 +52,32 @@ def is_folders(found: Found) -> str:
 
 
 def class_folders(found: Found) -> Iterator[Entry]:
-    """Class folders, below split folders where there are any; otherwise all are for training.
+    """Class folders, which may be in split folders; without split folders, all videos are for training.
 
-    Videos without any folder are unlabelled; beside class folders they are a problem.
+    Videos without any folder are unlabelled. If there are class folders, such videos are a problem.
     """
     keys = [info.key for info in found.videos]
     splits = split_folders(keys, levels=1)
     described = [key for key in found.others if PurePosixPath(key).stem.lower() == _DESCRIPTION]
-    if described:  # the upmost folders of a VideoFolder are splits
+    if described:  # the top folders of a VideoFolder are splits
         splits = splits or {top: canonical_split(top) for top in _tops(keys) if top.lower() in SPLIT_NAMES}
     if unread := [key for key in described if key.lower().endswith((".jsonl", ".parquet"))]:
         found.notes.append(
-            f"{few(unread)} of a VideoFolder of Hugging Face cannot be read; for the labels and captions in it, write "
+            f"{few(unread)} of a Hugging Face VideoFolder cannot be read; for the labels and captions in it, write "
             "a CSV file with the columns file_name, label, split"
         )
     if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
-        found.notes.append(f"upmost folders are taken for splits: {few([f'{t} for {s}' for t, s in meant.items()])}")
+        found.notes.append(f"top folders are used as splits: {few([f'{t} as {s}' for t, s in meant.items()])}")
     for info, place in zip(found.videos, places(keys, splits), strict=True):
         split = place.split if splits or not place.class_name else "train"
         if described and place.split and not place.class_name:
-            yield grouped(found.entry(info, "", split, unlabelled="it lies in no class folder"))
+            yield grouped(found.entry(info, "", split, unlabelled="it is not in a class folder"))
         else:
             yield grouped(found.entry(info, place.class_name, split, error=place.error))
 
 
 def grouped(entry: Entry) -> Entry:
-    """With the group that a name of UCF-101 tells: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
+    """The entry with the group in a UCF-101 file name: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
     match = _UCF_NAME.fullmatch(PurePosixPath(entry.id).stem)
     return replace(entry, group=match.group(1)) if match else entry
 
@@ -87,34 +87,33 @@ def _tops(keys: Iterable[str]) -> set[str]:
 
 
 def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:
-    """What the folders of each of these videos say, if they are those of classes, below those of splits if there are
-    any."""
+    """What the folders of each of these videos say, if they are class folders, which may be in split folders."""
     unlabelled = not any("/" in key for key in keys)
     for key in keys:
         top, *rest = key.split("/")
         if not rest:
-            yield Place("", "", None if unlabelled else "unlabelled: lies in no class folder")
+            yield Place("", "", None if unlabelled else "unlabelled: it is not in a class folder")
         elif not splits:
             yield Place(top, "")
         elif top not in splits:
-            yield Place("", "", "unlabelled: lies beside the split folders, in none of them")
+            yield Place("", "", "unlabelled: it is outside the split folders")
         elif len(rest) > 1:
             yield Place(rest[0], splits[top])
         else:
-            yield Place("", splits[top], f"unlabelled: lies in {top}, but there in no class folder")
+            yield Place("", splits[top], f"unlabelled: it is in {top}, but not in a class folder")
 
 
 def split_folders(keys: Iterable[str], levels: int) -> Mapping[str, str]:
-    """The upmost folders that are splits, and which. `levels`: of folders in which classes lie, the class itself
-    included.
+    """The top folders that are splits, with the split of each. `levels`: the depth of folders down to the class folder,
+    which is included.
 
-    A class may be called `train`. So folders that are named like splits are some if all videos in one of them lie as
-    deep as classes are, or if there are no other folders and any video lies so deep: a file that somebody has left
-    beside the class folders makes no classes of splits. Folders such as `train_256` and `val_256` are some if there are
-    no others, and all videos lie so deep.
+    A class may be called `train`. So folders with the names of splits are splits in two cases: all videos in one of
+    them are at the depth of classes, or there are no other folders and any video is at this depth. A stray file next to
+    the class folders therefore does not turn classes into splits. Folders such as `train_256` and `val_256` are splits
+    if there are no other folders and all videos are at this depth.
     """
     deep: dict[str, set[bool]] = {}
-    """Upmost folder -> whether its videos lie in class folders."""
+    """Top folder -> whether its videos are in class folders."""
     for key in keys:
         top, *rest = key.split("/")
         if rest:
@@ -128,7 +127,7 @@ def split_folders(keys: Iterable[str], levels: int) -> Mapping[str, str]:
 
 
 def split_below(entry: Entry) -> str:
-    """The folder below that of a video's class which is named like a split; empty: there is none."""
+    """The name of a folder inside the class folder that is named like a split; empty: there is no such folder."""
     folders = entry.id.split("/")[:-1]
     begin = folders.index(entry.class_name) + 1 if entry.class_name else len(folders)
     found = next((place for place in range(begin, len(folders)) if folders[place].lower() in SPLIT_NAMES), None)
@@ -138,7 +137,7 @@ def split_below(entry: Entry) -> str:
 def is_ucf101(found: Found) -> str:
     if found.given or not (lists := _ucf_lists(found)):
         return ""
-    return f"{counted(len(lists), 'list')} such as {lists[0]}, of which those of division {found.split} are read"
+    return f"{counted(len(lists), 'list')} such as {lists[0]}, read for division {found.split}"
 
 
 def _ucf_lists(found: Found) -> list[str]:
@@ -146,8 +145,8 @@ def _ucf_lists(found: Found) -> list[str]:
 
 
 def ucf101(found: Found) -> Iterator[Entry]:
-    """Videos by class folder, with the split that division `found.split` gives them; those in no list have none. What
-    each division says, this one too, is in the columns `split_1`, `split_2`, ...
+    """Videos by class folder, with their split in division `found.split`; unlisted videos have no split. The columns
+    `split_1`, `split_2`, ... hold the split in each division, this one too.
 
     Raises `ConfigError` when there is no such division, and for a classInd.txt that does not number classes.
     """
@@ -161,7 +160,7 @@ def ucf101(found: Found) -> Iterator[Entry]:
     divisions = {number: _division(found, lists, number) for number in numbers}
     if not any(assigned.split == "train" for assigned in divisions[split].values()):
         found.notes.append(
-            f"no list of division {split} names a video to train on; it is called trainlist{split:02}.txt"
+            f"no list of division {split} names a training video; such a list is called trainlist{split:02}.txt"
         )
     names, missing = _class_names(found, lists), dict(divisions[split])
     meant = found.matching(name for division in divisions.values() for name in division)
@@ -170,13 +169,13 @@ def ucf101(found: Found) -> Iterator[Entry]:
     for info in found.videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
-            yield grouped(found.entry(info, error="unlabelled: lies in no class folder"))
+            yield grouped(found.entry(info, error="unlabelled: it is not in a class folder"))
             continue
         name = listed.get(info.key) or "/".join(parts[-2:])
         assigned = missing.pop(name, None)
         error = _label_error(assigned, parts[-2], names) if assigned else None
         if name in seen and name in divisions[split]:
-            error = f"doubled: {seen[name]} may be meant as well; keep one of them"
+            error = f"doubled: the list may also mean {seen[name]}; keep one of them"
         seen.setdefault(name, info.key)
         said = {number: division[name].split for number, division in divisions.items() if name in division}
         columns = split_columns(said)
@@ -186,24 +185,24 @@ def ucf101(found: Found) -> Iterator[Entry]:
 
 
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
-    """The columns of a video that say its split in each division, by number; `data.split_column` reads them."""
+    """The columns with the split of a video in each division, by number; `data.split_column` reads them."""
     return {f"split_{number}": split for number, split in splits.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Assigned:
-    """What the list of a split says of a video."""
+    """What the list of a split says about a video."""
 
     split: str
     label: int | None
     list_key: str
     other: str = ""
-    """A list that gives it another split; empty: none does."""
+    """A list that assigns it another split; empty: there is no such list."""
 
 
 def _division(found: Found, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
-    """`class/file` -> what the lists of this division say of it. One of both train and val says least of which it is
-    in, so it counts where no other names a video."""
+    """`class/file` -> what the lists of this division say about it. A list named after both train and val says least
+    about the split, so it counts only for videos that no other list names."""
     matches = [(match[1].lower(), key) for key in lists if (match := _LIST.search(key)) and int(match[2]) == split]
     assigned: dict[str, _Assigned] = {}
     for word, key in sorted(matches, key=lambda each: each[0] == "trainval"):
@@ -220,39 +219,39 @@ def _division(found: Found, lists: Sequence[str], split: int) -> dict[str, _Assi
 
 
 def _class_names(found: Found, lists: Sequence[str]) -> dict[int, str]:
-    """Label number -> class, from classInd.txt where there is one."""
+    """Label number -> class, from classInd.txt if there is one."""
     names: dict[int, str] = {}
     for key in lists:
         for line in found.lines(key) if _is_index(key) else ():
             match = _NUMBERED.fullmatch(line)
             if match is None or names.setdefault(int(match[1]), match[2]) != match[2]:
-                what = "another name for a number before" if match else "not `number class`"
+                what = "another name for an earlier number" if match else "not `number class`"
                 raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is {what}")
     return names
 
 
 def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str | None:
     if assigned.other:
-        return f"split: {assigned.other} names it, and {assigned.list_key}, too"
+        return f"split: {assigned.other} and {assigned.list_key} both name it"
     named = folder if assigned.label is None or not names else names.get(assigned.label, f"not in {_INDEX}")
     if composed(named) == composed(folder):
         return None
-    return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"
+    return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it is in {folder}"
 
 
 def without_labels(entries: Sequence[Entry]) -> list[str]:
-    """What to do with a source in which nothing has a label."""
+    """What to do about a source without any label."""
     usable = [entry for entry in entries if entry.error is None]
     if not usable or any(entry.class_name for entry in usable):
         return []
     return [
-        "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
+        "the videos are unlabelled, so only prediction is possible; to train, put videos in class folders "
         "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
     ]
 
 
 def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list[str]:
-    """What is surely not meant, of class folders."""
+    """Likely mistakes in class folders."""
     usable = [entry for entry in entries if entry.error is None]
     notes = without_labels(entries)
     keys = [*(info.key for info in found.videos), *found.others]
@@ -262,12 +261,12 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
     if bare:
         first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
         hold = "folder holds" if len(bare) == 1 else "folders hold"
-        notes.append(f"{len(bare):,} {hold} no video, so there is no such class: {first}")
+        notes.append(f"{len(bare):,} {hold} no video, so they are not classes: {first}")
     if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
         notes.append(
-            f"folders named like splits lie below what is taken for a class, so they are none: {few(below)}; give the "
-            "folder above them, put them above those of classes (SPLIT/CLASS/video.mp4), or give a CSV file with the "
-            "columns path, label, split"
+            f"folders named like splits are inside class folders, so they are not used as splits: {few(below)}; "
+            "give the folder above them, put them above the class folders (SPLIT/CLASS/video.mp4), or give a CSV "
+            "file with the columns path, label, split"
         )
     like_splits = sorted({entry.class_name for entry in usable if entry.class_name.lower() in SPLIT_NAMES})
     if like_splits:
@@ -278,31 +277,31 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
     lists = [*lists_in(found), *lists_of_paths(found)]
     if lists:
         notes.append(
-            f"lists that are not read lie there: {few(lists)}; if they name the classes, give one of them as the "
-            "source, or say --source mmaction2 for all with `path label` lines"
+            f"the folder has lists that are not read: {few(lists)}; if they name the classes, give one of them as the "
+            "source, or use --source mmaction2 for all lists of `path label` lines"
         )
     if packed := [key for key in found.others if key.endswith(ARCHIVES)]:
         notes.append(
-            f"beside the videos lie archives that are not looked into: {few(packed)}; if they hold the videos that are "
-            "meant, say --source webdataset"
+            f"the folder has archives that are not read: {few(packed)}; if they hold the "
+            "videos, use --source webdataset"
         )
     if _looks_two_level(found.videos):
         notes.append(
-            "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
+            "all videos are two folders deep, and the upper folder is the class; if the lower one is, use "
             "--source two-level"
         )
     classes, splits = {entry.class_name for entry in usable} - {""}, {entry.split for entry in usable}
     if not notes and len(usable) > 1 and len(classes) == len(splits) == 1:
         notes.append(
-            f"all videos have one class, {min(classes)!r}, that of the folder in which they lie; if the folders "
-            "in it are the classes, give that folder as the source; if a list tells them, give a CSV file with the "
-            "columns path and label"
+            f"all videos have one class, {min(classes)!r}, the name of their folder; if the folders in it are the "
+            "classes, give that folder as the source; if a list names the classes, give a CSV file with the columns "
+            " path and label"
         )
     return notes
 
 
 def _looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
-    """Whether all videos lie two folders deep, in several folders below several others."""
+    """Whether all videos are two folders deep, in several folders inside several other folders."""
     keys = [info.key for info in videos]
     parts = [key.split("/")[:-1] for key in keys]
     if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):

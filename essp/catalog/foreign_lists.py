@@ -1,4 +1,4 @@
-"""Lists of videos as other projects write them: each is read, or refused by its name with what to do instead.
+"""Lists of videos in the formats of other projects: each is read, or refused by name with what to do instead.
 
 Kinetics        a CSV file with label, youtube_id, time_start, time_end, split
 """
@@ -31,13 +31,13 @@ _HEADER_BYTES = 4096
 
 
 def refuse_file(uri: str) -> None:
-    """Raises `ConfigError` for a source that is one file of a kind that is not read."""
+    """Raises `ConfigError` for a source that is a single file of an unsupported kind."""
     name = uri.rpartition("/")[2].lower()
     suffix = PurePosixPath(name).suffix
     if suffix in (".zip", ".rar", ".7z", ".gz", ".zst") and not name.endswith((".tar.gz", ".tar.zst")):
-        raise ConfigError(f"{uri}: archives are not read; unpack it, and give the folder of class folders, or {_HOW}")
+        raise ConfigError(f"{uri}: archives are not read; unpack it and give the folder of class folders, or {_HOW}")
     if suffix in (".npz", ".npy", ".h5", ".hdf5", ".mat", ".pt", ".pth", ".tfrecord", ".mdb", ".lmdb"):
-        raise ConfigError(f"{uri}: arrays and records are not read, only video files; {_HOW} of the videos")
+        raise ConfigError(f"{uri}: arrays and records are not read, only video files; {_HOW} for the videos")
     if _UCF101.fullmatch(name):
         raise ConfigError(
             f"{uri} is one of the lists of UCF-101; give the folder that holds lists and videos, and say which "
@@ -50,22 +50,22 @@ def refuse_file(uri: str) -> None:
 
 
 def refuse_folder(found: Found) -> None:
-    """Raises `ConfigError` for a folder of pictures, whose videos are elsewhere."""
+    """Raises `ConfigError` for a folder of images, whose videos are elsewhere."""
     pictures = [key for key in found.others if key.lower().endswith((".jpg", ".jpeg", ".png"))]
     if not found.videos and pictures:
         raise ConfigError(
-            f"{found.uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads videos, "
-            "not folders of their frames: give it the videos that the frames were taken from"
+            f"{found.uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads "
+            "videos, not folders of frames: give it the videos that the frames come from"
         )
 
 
 def refuse_lists_of_labels(uri: str, text: str) -> None:
-    """Raises `ConfigError` for a CSV file of a known data set that cannot be read."""
+    """Raises `ConfigError` for the CSV file of a known data set that is unsupported."""
     head = text.lstrip("\ufeff \r\n").partition("\n")[0]
     if _JESTER.fullmatch(head.strip()):
         raise ConfigError(
-            f"{uri} is a list of Jester or Something-Something v1, whose videos are folders of pictures; {_HOW} of "
-            "videos that they were taken from"
+            f"{uri} is a list of Jester or Something-Something v1, whose videos are folders of pictures; {_HOW} for "
+            "the videos that the pictures come from"
         )
     if head[:1] in "[{" and head:
         try:
@@ -84,8 +84,8 @@ def is_kinetics(found: Found) -> str:
 
 
 def kinetics(found: Found) -> Iterator[Entry]:
-    """The videos of the lists, wherever they lie below them: `ID_START_END.mp4`, cut as the usual scripts do, or
-    `ID.mp4`, of which the segment is taken. A group is a video of YouTube."""
+    """The videos of the lists, anywhere below them: `ID_START_END.mp4`, already cut as the usual scripts do, or
+    `ID.mp4`, from which the segment is taken. A YouTube video is a group."""
     for key in _kinetics_lists(found):
         file = CsvFile(found.store.uri(key), found.text(key))
         for row in file:
@@ -102,7 +102,7 @@ def _of_kinetics(found: Found, key: str, columns: Sequence[str], row: CsvRow) ->
     except ValueError:
         wrong = row.problem or "time_start and time_end are not seconds"
     if not video or wrong:
-        what = f"segment: {wrong}" if video else "unnamed: it has no youtube_id"
+        what = f"segment: {wrong}" if video else "unnamed: its youtube_id is empty"
         return Entry(video or f"{key} line {row.line}", "", label, split, error=f"{what} ({key}, line {row.line})")
     unlabelled = "" if label else f"{key} has no label for it"
     cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
@@ -122,18 +122,18 @@ def _kinetics_lists(found: Found) -> list[str]:
 
 
 def lists_of_paths(found: Found) -> list[str]:
-    """The files in a folder that have columns as one's own lists of videos have, which no folder is read by."""
+    """The files in a folder that have the columns of users' own lists of videos, which no folder layout reads."""
     keys = [*found.with_suffix(".csv"), *found.with_suffix(".tsv")]
     return [key for key in keys if has_paths(found, key)]
 
 
 def has_paths(found: Found, key: str) -> bool:
-    """Whether a file has a column that names videos, as one's own lists of them have."""
+    """Whether a file has a column that names videos, as users' own lists have."""
     return not _header(found, key).isdisjoint(PATH_COLUMNS)
 
 
 def _header(found: Found, key: str) -> frozenset[str]:
-    """The columns of a CSV file, in small letters."""
+    """The columns of a CSV file, in lower case."""
     start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     line = next(filter(None, lines_of(start)), "")
     columns = next(csv.reader([line], delimiter=delimiter_of(key, line), skipinitialspace=True), [])

@@ -1,6 +1,6 @@
-"""What lies at a source: its videos and its other files, listed once, for whoever has to tell what data set it is.
+"""The content of a source: its videos and its other files, listed once, for all code that recognises data sets.
 
-Nothing is listed before somebody asks: a list of URIs may lie at the top of a store of millions of objects, or on a web
+Nothing is listed before it is needed: a list of URIs may be at the top of a store of millions of objects, or on a web
 server, which cannot be listed.
 """
 
@@ -29,26 +29,26 @@ READ_SUFFIXES = frozenset(
         "wmv",
     )
 )
-"""Of files that are videos and can be read."""
+"""Suffixes of video files that can be read."""
 VIDEO_SUFFIXES = READ_SUFFIXES | {
     f".{name}" for name in ("265", "h265", "hevc", "m1v", "m2v", "nut", "rm", "rmvb", "y4m")
 }
-"""Of files that are videos; others than `READ_SUFFIXES` that hold what their names say are rows with an error, which
-tells what to do."""
+"""Suffixes of all video files. If a file without one of `READ_SUFFIXES` has the content that its name says, its row has
+an error with the remedy."""
 
 _MOST_LISTS = 64
 
 FrameCounts = Callable[[Sequence[Entry]], Sequence[int]]
-"""The number of frames of each of some files; 0: it cannot be told."""
+"""Returns the number of frames of each of some files; 0: unknown."""
 
 
 def unopened(entries: Sequence[Entry]) -> Sequence[int]:
-    """The numbers of frames of videos that nobody opens."""
+    """The numbers of frames, without opening the videos."""
     return [0] * len(entries)
 
 
 class Found:
-    """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
+    """A folder, or a list and its folder. Paths are keys below the folder."""
 
     def __init__(
         self,
@@ -59,23 +59,23 @@ class Found:
         camera: str = "",
         frame_counts: FrameCounts = unopened,
     ) -> None:
-        """`store`: of the folder. `split`: which of several divisions is meant. `given`: the list that was named as the
-        source; empty: the folder was. `camera`: the one that is wanted; empty: all."""
+        """`store`: the store of the folder. `split`: the division to use. `given`: the list that the source names;
+        empty: the source names the folder. `camera`: the camera to use; empty: all."""
         self.uri = uri
         self.store = store
         self.split = split
         self.given = given
         self.camera = camera
         self.frame_counts = frame_counts
-        """Opens videos, for a list that is understood in no other way."""
+        """Opens videos, for a list that is ambiguous otherwise."""
         self.tolerance_s = 1e-4
-        """How far the frames of an episode may be from their timestamps: by default as far as in LeRobot."""
+        """How far the frames of an episode may be from their timestamps; the default is LeRobot's."""
         self.notes: list[str] = []
-        """What a user should know of how lists were read."""
+        """What users should know about how lists were read."""
         self._documents: dict[str, Any] = {}
         self._by_ends: dict[tuple[int, bool], dict[str, list[ObjectInfo]]] = {}
         self._doubtful: set[str] = set()
-        """Videos of which one may be meant by a name."""
+        """Videos that a name may refer to."""
 
     @cached_property
     def _shown(self) -> tuple[ObjectInfo, ...]:
@@ -83,7 +83,7 @@ class Found:
 
     @cached_property
     def videos(self) -> tuple[ObjectInfo, ...]:
-        """The files that are videos by their names."""
+        """The files that are videos by name."""
         return tuple(info for info in self._shown if is_video(info.key))
 
     @cached_property
@@ -93,31 +93,33 @@ class Found:
 
     @property
     def lists(self) -> tuple[str, ...]:
-        """The files that may be lists: the one that was named, or all that are no videos."""
+        """The files that may be lists: the list that the source names, or all files that are not videos."""
         return (self.given,) if self.given else self.others
 
     def with_suffix(self, suffix: str) -> list[str]:
-        """The files with this suffix that may be lists. Where there are very many, they are something else."""
+        """The files with this suffix that may be lists. Very many files are assumed to be something else."""
         keys = [key for key in self.lists if key.lower().endswith(suffix)]
         return keys if len(keys) <= _MOST_LISTS else []
 
     def named(self, *names: str) -> str | None:
-        """The one file of such a name (in small letters), wherever it lies."""
+        """The one file with such a name (in lower case), in any folder."""
         return next((key for key in self.lists if PurePosixPath(key).name.lower() in names), None)
 
     def text(self, key: str) -> str:
-        """A text file. Raises `ConfigError` if it is none."""
+        """The content of a text file. Raises `ConfigError` if it is not UTF-8 text."""
         try:
             return text_of(self.store.get(key))
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{self.store.uri(key)} is not UTF-8 text (byte {error.start}); save it so") from error
+            raise ConfigError(
+                f"{self.store.uri(key)} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+            ) from error
 
     def lines(self, key: str) -> list[str]:
-        """The lines of a text file that are not empty, whatever its letters are encoded in."""
+        """The non-empty lines of a text file, in any encoding."""
         return [line for line in lines_of(text_of(self.store.get(key), "replace")) if line]
 
     def json(self, key: str) -> Any:
-        """A JSON file, read once. Raises `ConfigError` if it is none."""
+        """The content of a JSON file, read once. Raises `ConfigError` if it is not JSON."""
         if key not in self._documents:
             try:
                 self._documents[key] = read_json(self.text(key))
@@ -134,12 +136,12 @@ class Found:
 
     @cached_property
     def _folder(self) -> str:
-        """How absolute paths begin of what lies there."""
+        """How absolute paths to files in this folder begin."""
         return self.store.uri("-").removeprefix("file://").removesuffix("-")
 
     def called(self, *names: str) -> ObjectInfo | None:
-        """The one video with the first of these names, without its suffix, that any video has; None if none has one, or
-        several have it."""
+        """The one video with the first of these names (without suffix) that any video has. None if no video or several
+        videos have it."""
         fitting = next((held for name in names if (held := self._called(name))), [])
         return fitting[0] if len(fitting) == 1 else None
 
@@ -148,11 +150,11 @@ class Found:
         return [info for info in near if PurePosixPath(info.key).stem == name] or near
 
     def matching(self, paths: Iterable[str]) -> dict[str, ObjectInfo]:
-        """The one video that each of these paths of a list means, of those that mean one: its key is the path, or ends
-        with it.
+        """The one video that each path of a list means, for the paths that mean exactly one. Its key is the path, or
+        ends with it.
 
-        Of a path that no video has, it is the only one that no other path means and that differs in its suffix alone:
-        sets are published as `.avi` and kept as `.mp4`. That is noted.
+        For a path without such a video, it is the only video that no other path means and that differs only in its
+        suffix: data sets are published as `.avi` and kept as `.mp4`. A note reports this.
         """
         wanted = dict.fromkeys(paths)
         fitting = {path: self._ending(path) for path in wanted}
@@ -168,25 +170,25 @@ class Found:
             del found[path]
         if alone := [(claimed[0], key) for key, claimed in others.items() if len(claimed) == 1]:
             self.notes.append(
-                f"{counted(len(alone), 'video')} listed under another suffix than the file has, such as {alone[0][0]}, "
-                f"for which {alone[0][1]} is taken: it is the only one of this name"
+                f"{counted(len(alone), 'video')} listed with another suffix than the file has, such as {alone[0][0]}: "
+                f"{alone[0][1]} is used, because it is the only video with this name"
             )
         return found
 
     def _ending(self, path: str, suffixed: bool = True) -> list[ObjectInfo]:
-        """The videos whose key is this path; if there is none, those whose key ends with it. Names that are written in
-        other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
+        """The videos whose key is this path; if no key is, the videos whose key ends with it. Names in other Unicode
+        forms count only if no exact name does, and without `suffixed`, names with another suffix."""
         listed = _parts(path.removeprefix(self._folder).lstrip("/"), suffixed)
         near = self._ends(len(listed), suffixed).get(composed("/".join(listed)), ())
-        if not near and "\\" in path:  # of Windows
+        if not near and "\\" in path:  # a Windows path
             return self._ending(path.replace("\\", "/"), suffixed)
         parts = [(info, _parts(info.key, suffixed)) for info in near]
         same = [(info, own) for info, own in parts if own[-len(listed) :] == listed] or parts
         return [info for info, own in same if len(own) == len(listed)] or [info for info, _ in same]
 
     def _ends(self, depth: int, suffixed: bool) -> Mapping[str, Sequence[ObjectInfo]]:
-        """The videos by so many last parts of their keys. In a large set all may be called `rgb.mp4`, each in a folder
-        of its own, so names alone would not do."""
+        """The videos by the last `depth` parts of their keys. In a large set all may be called `rgb.mp4`, each in its
+        folder, so names alone are not enough."""
         if (depth, suffixed) not in self._by_ends:
             found = self._by_ends[depth, suffixed] = defaultdict[str, list[ObjectInfo]](list)
             for info in self.videos:
@@ -194,27 +196,30 @@ class Found:
         return self._by_ends[depth, suffixed]
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
-        """Of a video that is there."""
+        """The entry of an existing video."""
         return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
 
     def missing(
         self, name: str, list_key: str, class_name: str = "", split: str = "", called: Sequence[str] = ()
     ) -> Entry:
-        """Of a video that a list names, and that is not there, or not the only one that may be meant.
+        """The entry of a listed video that does not exist or is ambiguous.
 
-        `called`: the names without a suffix under which it was looked for; else by the end of its path.
+        `called`: the names without suffix that were searched for; by default the end of its path.
         """
         held = [info for stem in called for info in self._called(stem)] or self._ending(name)
         cures = filter(None, map(self._in_other_case, called or (name,)))
         error = f"missing: {list_key} names it, but there is no such file below {self._folder}{next(cures, '')}"
         if held:
             self._doubtful.update(info.key for info in held)
-            error = f"doubled: {list_key} names it, and it may be {few([info.key for info in held])}; leave one of them"
+            error = (
+                f"doubled: {list_key} names it, but it may be any of {few([info.key for info in held])}; keep one of "
+                "them"
+            )
         return Entry(name, self.store.uri(name) if is_key(name) else "", class_name, split, error=error)
 
     @cached_property
     def _by_folded_name(self) -> Mapping[str, Sequence[str]]:
-        """The videos by their names in small letters, with and without their suffixes."""
+        """The videos by name in lower case, with and without suffix."""
         found = defaultdict[str, list[str]](list)
         for info in self.videos:
             path = PurePosixPath(info.key)
@@ -223,7 +228,7 @@ class Found:
         return found
 
     def _in_other_case(self, name: str) -> str:
-        """What to rename, where one video is called like that but for upper and lower case; empty: nothing."""
+        """What to rename, if one video has this name except for upper and lower case; empty: nothing."""
         listed = PurePosixPath(name).parts
         near = []
         for key in self._by_folded_name.get(listed[-1].casefold(), ()) if listed else ():
@@ -236,49 +241,49 @@ class Found:
             return ""
         own_part, listed_part = next(pair for pair in zip(near[0], listed, strict=True) if pair[0] != pair[1])
         what = "the file" if own_part == near[0][-1] else "the folder"
-        return f"; rename {what} {own_part}, which is there, to {listed_part}"
+        return f"; rename {what} {own_part} to {listed_part}"
 
     def unlisted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The videos that none of these entries is, or may be."""
+        """The videos that no entry means or may mean."""
         named = {entry.uri for entry in entries}
         for info in self.videos:
             if info.key not in self._doubtful and self.store.uri(info.key) not in named:
-                yield self.entry(info, error="unlisted: it lies there, and no list names it")
+                yield self.entry(info, error="unlisted: no list names it")
 
 
 def is_video(key: str) -> bool:
-    """Whether a file is a video by its name."""
+    """Whether a file is a video by name."""
     return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, without blanks around them; none begins at any but the ends of lines that files have."""
+    """The lines of a text, without blanks around them. Only the usual line ends separate lines."""
     return [line.strip() for line in io.StringIO(text, newline=None)]
 
 
 def plain(entry: Entry) -> Entry:
-    """The entry; one with a text that no catalog can hold as a problem."""
+    """The entry. If it has a text that a catalog cannot hold, the entry gets an error instead."""
     spans = (name for _, name in entry.spans)
     texts = (entry.id, entry.class_name, entry.split, entry.group, *entry.labels, *spans)
     odd = next((text for text in texts if not (is_plain(text) or (text == entry.id and escaped(text) == text))), None)
     if odd is None:
         return entry
     name, class_name, split = map(escaped, texts[:3])
-    error = entry.error or f"name: {odd[:100]!r} has characters that nobody can read; use another name"
+    error = entry.error or f"name: {odd[:100]!r} has unreadable characters; use another name"
     return Entry(name, "", class_name, split, error=escaped(error))
 
 
 def _parts(path: str, suffixed: bool) -> tuple[str, ...]:
-    """Folders and name of a file, or without `suffixed` its stem."""
+    """The folders and name of a file; without `suffixed`, its stem instead of its name."""
     found = PurePosixPath(path)
     return (found if suffixed or not found.name else found.with_suffix("")).parts
 
 
 def composed(name: str) -> str:
-    """The one form of a name: macOS takes letters apart that other systems keep as one, `é` as `e` and its accent."""
+    """The composed Unicode form of a name: macOS stores `é` as `e` and its accent, other systems as one character."""
     return unicodedata.normalize("NFC", name)
 
 
 def few(names: Sequence[str]) -> str:
-    """Some names, for messages."""
+    """The first few names, for messages."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

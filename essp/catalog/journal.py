@@ -1,7 +1,7 @@
-"""What unfinished work has read so far, kept beside its output so that the next run goes on from there.
+"""The progress of unfinished work, kept next to its output so that the next run continues from there.
 
-An object store cannot append, so a journal is a row of small objects `<output>.part-NNNNNN`. They go when the work has
-written its output. `Journal` is that of a catalog's build, whose parts are catalogs of whole files.
+An object store cannot append, so a journal is a series of small objects `<output>.part-NNNNNN`. They are removed when
+the output is written. The parts of a catalog's build (`Journal`) are catalogs of whole files.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.port import ObjectStore
 
 _NUMBER = re.compile(r"[0-9]{6,}")
-"""Of a part. Files of other people may have a name that begins like one."""
+"""The names of parts. Other files may have names that begin in the same way."""
 ROWS = 2000
 SECONDS = 5.0
-"""At most so much is lost when the work is killed: this many files, or what was read in this time."""
+"""The most that is lost when the work is killed: this number of files, or what was read in this time."""
 T = TypeVar("T")
 
 
 class Parts(ABC, Generic[T]):
-    """What was read, at most some seconds behind. `T`: what is kept of a file."""
+    """What was read, stored with a delay of a few seconds. `T`: what is kept of a file."""
 
     def __init__(self, store: ObjectStore, key: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`key`: of the output."""
+        """`key`: the key of the output."""
         self._store = store
         self._prefix = f"{key}.part-"
         self._clock = clock
         keys = (info.key for info in store.list(self._prefix))
         self._parts = [key for key in keys if _NUMBER.fullmatch(key.removeprefix(self._prefix))]
         self._own: set[str] = set()
-        """Those that were written or read here. Others may have files of such names, too."""
+        """Parts that were written or read here. Other files may have such names, too."""
         self._rows: list[T] = []
         self._saved = clock()
 
     def __iter__(self) -> Iterator[T]:
-        """What is stored. A part of another version or a damaged one is as good as none."""
+        """What is stored. A part that is damaged or has another version is ignored."""
         for part in tuple(self._parts):
             try:
                 rows = self._read(self._store, part)
@@ -52,7 +52,7 @@ class Parts(ABC, Generic[T]):
             yield from rows
 
     def add(self, row: T) -> None:
-        """Remember a file; saves now and then."""
+        """Add a file; saves from time to time."""
         self._rows.append(row)
         if len(self._rows) >= ROWS or self._clock() - self._saved >= SECONDS:
             self.save()
@@ -69,7 +69,7 @@ class Parts(ABC, Generic[T]):
         self._saved = self._clock()
 
     def clear(self) -> None:
-        """Remove the journal: the output holds everything. What cannot be read as a part of it stays."""
+        """Remove the journal, because the output holds everything. Files that cannot be read as parts stay."""
         if self._own != set(self._parts):
             for _ in self:
                 pass
@@ -81,7 +81,7 @@ class Parts(ABC, Generic[T]):
 
     @abstractmethod
     def _read(self, store: ObjectStore, part: str) -> Iterable[T]:
-        """The content of a part. Raises `PermanentError` or `ConfigError` for what is none."""
+        """The content of a part. Raises `PermanentError` or `ConfigError` if it is not a part."""
 
     @abstractmethod
     def _write(self, store: ObjectStore, part: str, rows: Sequence[T]) -> None:

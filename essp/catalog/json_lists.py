@@ -1,10 +1,10 @@
-"""Lists in JSON: Something-Something and ActivityNet, and what is written in their forms.
+"""Lists in JSON: Something-Something, ActivityNet, and data sets in their formats.
 
 Something-Something   [{"id": "7", "template": "Holding [something]", "label": ...}], a file a split
 ActivityNet           {"database": {ID: {"subset": "training", "annotations": [{"segment": [s, e], "label": ...}]}}}
-                      (also HACS and THUMOS14 in that form)
+                      (also HACS and THUMOS14 in this format)
 
-Raises `ConfigError` for JSON of neither form.
+Raises `ConfigError` for JSON in any other format.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from essp_common.errors import ConfigError
 
 _WORDS = re.compile(r"[a-z]+")
 _OF_A_LIST = re.compile(r"(?<=.)((data)?(list|set|split)|data)s?$")
-"""What stands behind the split in a word such as `testlist`."""
+"""What may follow the split in a word such as `testlist`."""
 _SOMETHING = re.compile(r"(something-something|sth).*\.json|(train|validation|test)\.json")
 _LARGEST_GUESS = 256 * 2**20
-"""Bytes of a JSON file that is read to see whether it is a list."""
+"""The largest JSON file, in bytes, that is read to see whether it is a list."""
 
 
 def split_named(name: str) -> str:
-    """The split that a file name tells, such as `kinetics_val_list.txt` or `testlist.txt`; empty: none."""
+    """The split in a file name such as `kinetics_val_list.txt` or `testlist.txt`; empty: there is no split in it."""
     words = [_OF_A_LIST.sub("", word) for word in _WORDS.findall(PurePosixPath(name).stem.lower())]
     splits = [canonical_split(word) if word in SPLIT_NAMES else "" for word in words]
-    if ("train", "validation") in pairwise(splits) and "test" not in splits:  # of `train_val`, as `canonical_split`
+    if ("train", "validation") in pairwise(splits) and "test" not in splits:  # for `train_val`, as in `canonical_split`
         return "train"
     return next((split for split in reversed(splits) if split), "")
 
@@ -51,10 +51,10 @@ def is_something(found: Found) -> str:
 
 
 def something(found: Found) -> Iterator[Entry]:
-    """A class is a template without its brackets; the sentence and what fills it in are in the meta data."""
+    """A class is a template without its brackets. The sentence and the words in the brackets are in the metadata."""
     lists = _something_lists(found)
     if not lists:
-        raise ConfigError(f"{found.uri}: no JSON list of objects with `id` and `template` or `label` is there")
+        raise ConfigError(f"{found.uri}: there is no JSON list of objects with `id` and `template` or `label`")
     for key in lists:
         split = split_named(key) or "train"
         for number, row in enumerate(found.json(key), 1):
@@ -76,7 +76,7 @@ def something(found: Found) -> Iterator[Entry]:
 
 
 def name_in(value: Any) -> str:
-    """A name that is given as text or as a whole number; empty for anything else."""
+    """A name that is text or a whole number; empty for anything else."""
     return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
@@ -101,14 +101,14 @@ def is_activitynet(found: Found) -> str:
 
 
 def activitynet(found: Found) -> Iterator[Entry]:
-    """A row for each segment. Its spans are all segments that overlap it, so that each frame has its labels."""
+    """A row for each segment. Its spans are all segments that overlap it, so that each frame has all its labels."""
     lists = _databases(found)
     if not lists:
-        raise ConfigError(f"{found.uri}: no JSON with a `database` of videos and their annotations is there")
+        raise ConfigError(f"{found.uri}: there is no JSON file with a `database` of videos and their annotations")
     for key in lists:
         for name, video in found.json(key)["database"].items():
             if not isinstance(video, dict):
-                raise ConfigError(f"{found.store.uri(key)}: {name} is described by no object")
+                raise ConfigError(f"{found.store.uri(key)}: the value of {name} is not an object")
             yield from _video(found, key, name, video)
 
 
@@ -146,7 +146,7 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
     for annotation, segment, label in spans:
         more = {k: v for k, v in annotation.items() if k not in ("segment", "label")}
         entry = found.entry(info, label, split, segment=segment, spans=near.of(segment), meta={**meta, **more})
-        # An id of its own, also where several things happen in the same seconds.
+        # Each has a separate id, even if several actions happen at the same time.
         own = f"{entry.id}#{segment}:{label}" if segment in segments else f"{entry.id}#{segment}"
         twice = "doubled: the list has it more than once" if (segment, label) in seen else None
         yield replace(entry, id=own, error=twice)
@@ -155,35 +155,35 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
 
 
 def _span(annotation: Any) -> tuple[Segment, str]:
-    """What an annotation says is seen where. Raises `ValueError`."""
+    """The segment and label of an annotation. Raises `ValueError`."""
     try:
         start, end = map(_seconds, _list_in(annotation["segment"]))
         label = name_in(annotation["label"])
     except (KeyError, TypeError, ValueError, OverflowError):
         label = ""
     if not label:
-        raise ValueError("`segment` and `label` make no sense")
+        raise ValueError("`segment` is not a pair of numbers, or `label` is not a name")
     if not (0 <= start < end and isfinite(end)):
-        raise ValueError(f"{start:g} to {end:g} holds no frame")
+        raise ValueError(f"{start:g} to {end:g} contains no frame")
     return Segment(start, end, "s"), label
 
 
 def _list_in(value: Any) -> list[Any]:
-    """Raises `ValueError` for anything but a list: text has parts, too."""
+    """Raises `ValueError` if the value is not a list: text can be indexed, too."""
     if not isinstance(value, list):
         raise ValueError(f"{value!r} is not a list")
     return value
 
 
 def _seconds(value: Any) -> float:
-    """Raises `ValueError` for anything but a number; one that is written as text is one."""
+    """Raises `ValueError` if the value is not a number. A number that is written as text is accepted."""
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 class _Near:
-    """What is seen in a video, to be found by what it overlaps."""
+    """The spans of a video, searchable by overlap."""
 
     def __init__(self, spans: Sequence[tuple[Segment, str]]) -> None:
         self._spans = spans
@@ -191,7 +191,7 @@ class _Near:
         self._ends = np.array([segment.end for segment, _ in spans], np.float64)
 
     def of(self, segment: Segment) -> tuple[tuple[Segment, str], ...]:
-        """What overlaps a segment, itself included, in the order of the list."""
+        """The spans that overlap a segment, itself included, in the order of the list."""
         overlap = (self._starts < (segment.end or 0.0)) & (self._ends > segment.start)
         return tuple(self._spans[place] for place in np.flatnonzero(overlap).tolist())
 
@@ -206,7 +206,7 @@ def _has_database(document: Any) -> bool:
 
 
 def _json_or_none(found: Found, key: str) -> Any:
-    """A JSON file; None for what is none, or too large to be looked at."""
+    """The content of a JSON file; None if it is not JSON or too large to read."""
     if found.store.head(key).size_bytes > _LARGEST_GUESS:
         return None
     try:

@@ -1,7 +1,7 @@
-"""What is known of a layout of data sets. Each stands beside its functions, and `layouts.py` lists them all.
+"""A layout of data sets. Each is defined in the module of its functions, and `layouts.py` lists them all.
 
-A new one is a name in `Kind`, a module with a `Layout` (by what it is recognised, who lists it, what else is to be
-known), a line in `layouts.py`, a row of the table in docs/catalog.md, and its tests.
+A new layout needs a name in `Kind`, a module with a `Layout` (how it is recognised, who lists it, further properties),
+a line in `layouts.py`, a row of the table in docs/catalog.md, and its tests.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Kind = Literal[
     "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
     "hollywood2", "ccv", "kth", "two-level", "folders",
 ]  # fmt: skip
-"""What a source may be said to be. `auto` is whatever it is recognised as; `csv` is a list of one's own, and no layout,
-since its columns say all."""
+"""What a source may be called. `auto` recognises the source; `csv` is a user's own list, which needs no layout because
+its columns say everything."""
 LISTS = (".csv", ".tsv", ".txt", ".json")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
@@ -29,22 +29,22 @@ def _nothing(_found: Found, _entries: Sequence[Entry], _empty: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set lies."""
+    """How a data set is stored."""
 
     name: Kind
-    """What `--source` calls it."""
+    """Its name for `--source`."""
     looks: str
-    """What is looked for, in words."""
+    """What identifies it, in words."""
     fits: Callable[[Found], str]
-    """By what a source is recognised as one; empty: it is not."""
+    """Returns what identifies a source as this layout; empty: the source is something else."""
     read: Callable[[Found], Iterable[Entry]]
-    """Lists what lies there. Raises `ConfigError`, with the place and what to write there, for a source that is broken,
-    or that is said to be one and is not."""
+    """Lists the content. Raises `ConfigError`, with the place and what to write there, for a source that is broken or
+    not of this layout."""
     files: tuple[str, ...] = LISTS
-    """Suffixes of what belongs to it beside the videos; other files are counted."""
+    """Suffixes of its files other than videos; all other files are counted."""
     csv: bool = False
-    """Its lists may be called `.csv` and have other columns than one's own."""
+    """Its lists may be called `.csv` and have other columns than users' own lists."""
     episodes: bool = False
-    """Its rows are episodes that share files: `--camera` and `--tolerance-s` are about them, `--whole` is not."""
+    """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
     notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing
-    """What is surely not meant, of what was read. The last: folders on this machine without any file."""
+    """Likely mistakes in the source, given its entries. The last argument: local folders without any file."""

@@ -1,4 +1,4 @@
-"""All layouts of data sets that are read, in the order in which they are tried."""
+"""All supported layouts of data sets, in the order in which they are tried."""
 
 from __future__ import annotations
 

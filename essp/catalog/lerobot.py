@@ -1,14 +1,14 @@
-"""LeRobot v3 folders: episodes of a robot, several of them in each MP4, with states and actions for each frame.
+"""LeRobot v3 folders: episodes of a robot, several in each MP4, with states and actions for each frame.
 
-    meta/info.json                                  rate, features, splits, and where files are
-    meta/episodes/chunk-NNN/file-NNN.parquet        of each episode: tasks, rows of data, file and time of each camera
+    meta/info.json                                  rate, features, splits, and paths of the files
+    meta/episodes/chunk-NNN/file-NNN.parquet        for each episode: tasks, rows of data, file and time of each camera
     data/chunk-NNN/file-NNN.parquet                 a row a frame: state, action, timestamp, ...
     videos/CAMERA/chunk-NNN/file-NNN.mp4            episodes one after the other
 
-A row of the catalog is an episode as one camera saw it: the frames of the MP4 from the one at `from_timestamp` on, as
-many as the episode has. Frame k has to be shown within `tolerance_s` of `from_timestamp + k / fps`, by default the 0.1
-ms of LeRobot; a video where that does not hold is a row with an error. Class and labels are the tasks, the group is the
-episode, and each feature that holds numbers is a series; `Found.notes` says which ones are left out.
+A row of the catalog is an episode from one camera: the frames of the MP4 from `from_timestamp`, as many as the episode
+has. Frame k must be shown within `tolerance_s` of `from_timestamp + k / fps`; the default is LeRobot's 0.1 ms. A video
+that violates this is a row with an error. Class and labels are the tasks, the group is the episode, and each numeric
+feature is a series. `Found.notes` lists the features that are left out.
 """
 
 from __future__ import annotations
@@ -39,15 +39,13 @@ _EPISODES_OF_SPLIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = "v3."
 _TIME = "/from_timestamp"
 _NO_NUMBERS = frozenset({"video", "image", "string", "language", "audio"})
-_TO_VIDEOS = "make videos of them first: lerobot-edit-dataset --operation.type convert_image_to_video"
-_DEPTH = (
-    f"a depth camera (is_depth_map in {_INFO}), whose distances have more bits than clips; they are not read as colours"
-)
+_TO_VIDEOS = "convert them to videos first: lerobot-edit-dataset --operation.type convert_image_to_video"
+_DEPTH = f"a depth camera (is_depth_map in {_INFO}), which ESSP does not read: distances need more bits than clips have"
 _NEEDED = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
 
 
 class Info(BaseModel):
-    """What is needed of `meta/info.json`."""
+    """The required fields of `meta/info.json`."""
 
     fps: float = Field(gt=0, allow_inf_nan=False)
     features: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -58,22 +56,22 @@ class Info(BaseModel):
 
     @property
     def cameras(self) -> list[str]:
-        """The features that are videos, by name."""
+        """The names of the features that are videos."""
         return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "video")
 
     @property
     def picture_cameras(self) -> list[str]:
-        """The features that are single pictures in the tables, by name."""
+        """The names of the features that are single images in the tables."""
         return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "image")
 
     @property
     def depth_cameras(self) -> list[str]:
-        """Those whose videos are distances and not colours, by name."""
+        """The names of the videos that contain distances instead of colours."""
         return [name for name in self.cameras if _is_depth(self.features[name])]
 
 
 def _is_depth(feature: Mapping[str, Any]) -> bool:
-    """`is_depth_map` lies in `info`, or in the feature itself, as `video.is_depth_map` in some releases."""
+    """`is_depth_map` is in `info`, or in the feature itself, in some releases as `video.is_depth_map`."""
     info = feature.get("info")
     said = {**feature, **(info if isinstance(info, dict) else {})}
     return any(bool(value) for name, value in said.items() if name.rpartition(".")[2] == "is_depth_map")
@@ -93,18 +91,18 @@ def _shown_cameras(document: Any) -> str:
         info = Info.model_validate(document)
         return ", ".join([*info.cameras, *(f"{name} (pictures)" for name in info.picture_cameras)]) or "none"
     except ValidationError:
-        return "not known"  # who reads the folder is told what is wrong
+        return "not known"  # reading the folder reports what is wrong
 
 
 def lerobot(found: Found) -> Iterator[Entry]:
-    """Each episode as each camera saw it, or as `found.camera` did. Raises `ConfigError` for another version."""
+    """Each episode from each camera, or from `found.camera`. Raises `ConfigError` for another version."""
     info = _info(found)
     cameras = info.cameras
     _check_cameras(found, info)
     if not 0 < found.tolerance_s < 0.5 / info.fps:
         raise ConfigError(
-            f"{found.tolerance_s:g} does not lie between 0 s and half a frame, which is {0.5 / info.fps:.3g} s at "
-            f"{info.fps:g} frames a second; with more, every time would fit some frame",
+            f"{found.tolerance_s:g} is not between 0 s and half a frame, which is {0.5 / info.fps:.3g} s at "
+            f"{info.fps:g} frames a second; with a larger tolerance, every time would match some frame",
             field="--tolerance-s",
             code="range",
         )
@@ -119,7 +117,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
     if found.camera and depth:
         others = ", ".join(camera for camera in info.cameras if camera not in info.depth_cameras)
         raise ConfigError(
-            f"{found.camera} is {_DEPTH}; cameras of colour: {others or 'none'}", field="--camera", code="unsupported"
+            f"{found.camera} is {_DEPTH}; colour cameras: {others or 'none'}", field="--camera", code="unsupported"
         )
     episodes = _episodes(found, cameras)
     splits = _splits(info)
@@ -159,22 +157,22 @@ def lerobot(found: Found) -> Iterator[Entry]:
 
 
 def _check_cameras(found: Found, info: Info) -> None:
-    """Notes, or where nothing else is wanted raises `ConfigError` for, cameras whose pictures lie in the tables."""
+    """Cameras with images in the tables: adds a note, or raises `ConfigError` if there is nothing else to read."""
     pictures = info.picture_cameras
-    where = "lie as pictures in the Parquet files, which are not read"
+    where = "are images in the Parquet files, which ESSP does not read"
     if found.camera in pictures:
         raise ConfigError(f"the frames of {found.camera} {where}; {_TO_VIDEOS}", field="--camera", code="unsupported")
     if not info.cameras:
         what = f"the frames of {', '.join(pictures)} {where}; {_TO_VIDEOS}" if pictures else "it has no camera"
         raise ConfigError(f"{found.uri}: {what}")
     if not info.video_path:
-        raise ConfigError(f"{found.uri}/{_INFO}: video_path: is needed, since {', '.join(info.cameras)} are videos")
+        raise ConfigError(f"{found.uri}/{_INFO}: video_path: is required, because {', '.join(info.cameras)} are videos")
     if pictures and not found.camera:
         found.notes.append(f"the frames of {few(pictures)} {where}; {_TO_VIDEOS}")
 
 
 def _packed(series: Mapping[str, NDArray[Any]]) -> tuple[bytes, str | None]:
-    """The values of an episode as an entry has them, or why it has none."""
+    """The values of an episode in the form of an entry, or the reason why it has no values."""
     try:
         return pack(Targets(series=series)), None
     except ConfigError as error:
@@ -185,11 +183,11 @@ def _info(found: Found) -> Info:
     try:
         document = found.json(_INFO)
     except NotFound as error:
-        raise ConfigError(f"{found.uri} is not a folder of LeRobot: it has no {_INFO}") from error
+        raise ConfigError(f"{found.uri} is not a LeRobot folder: it has no {_INFO}") from error
     version = str(document.get("codebase_version", "none")) if isinstance(document, dict) else "none"
     if not version.startswith(_VERSION):
         raise ConfigError(
-            f"{found.uri} is of LeRobot's version {version}, not v3.0; convert it first: python -m "
+            f"{found.uri} has version {version} of the LeRobot format, not v3.0; convert it first: python -m "
             "lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
     try:
@@ -199,7 +197,7 @@ def _info(found: Found) -> Info:
 
 
 def _splits(info: Info) -> list[tuple[str, range]]:
-    """Split -> its episodes; narrow ones first, since they may lie within others. Raises `ConfigError`."""
+    """Split -> its episodes; narrow ranges first, since they may be inside others. Raises `ConfigError`."""
     found = []
     for name, text in (info.splits or {}).items():
         match = _EPISODES_OF_SPLIT.fullmatch(text.strip())
@@ -210,7 +208,7 @@ def _splits(info: Info) -> list[tuple[str, range]]:
 
 
 def _episodes(found: Found, cameras: Sequence[str]) -> list[dict[str, Any]]:
-    """What is known of each episode, but for statistics."""
+    """The columns of each episode, without statistics."""
     columns = [*_NEEDED, "tasks"]
     for camera in cameras:
         columns += [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
@@ -223,14 +221,14 @@ def _episodes(found: Found, cameras: Sequence[str]) -> list[dict[str, Any]]:
                 raise ConfigError(f"{found.store.uri(key)}: column tasks is {kind}, not lists of texts")
             rows += table.to_pylist()
     if not rows:
-        raise ConfigError(f"{found.uri}: {_EPISODES} holds no episode")
+        raise ConfigError(f"{found.uri}: {_EPISODES} contains no episode")
     return sorted(rows, key=lambda row: row["episode_index"])
 
 
 def _with_series(
     found: Found, info: Info, episodes: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
-    """Each episode with its values; a file of them is read once. Notes what is left out."""
+    """Each episode with its values. Each file of values is read once. Adds notes on features that are left out."""
     kinds = {name: feature.get("dtype") for name, feature in info.features.items()}
     names = [name for name, kind in kinds.items() if kind not in _NO_NUMBERS]
     left_out: defaultdict[str, list[str]] = defaultdict(list)
@@ -265,13 +263,13 @@ def _with_series(
 
 
 def _values(column: Any) -> NDArray[Any] | str:
-    """`(frames, ...)` of a column of numbers, or lists of them of one length; for anything else, what is wrong."""
+    """`(frames, ...)` from a column of numbers, or of lists of numbers of equal length; otherwise, what is wrong."""
     array = column.combine_chunks()
     shape = [len(array)]
     while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
         lengths = pc.list_value_length(array).unique()
         if len(lengths) != 1 or not lengths[0].is_valid:
-            return "have several lengths, or none in some rows"
+            return "have several lengths, or no value in some rows"
         shape.append(lengths[0].as_py())
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
@@ -283,9 +281,9 @@ def _values(column: Any) -> NDArray[Any] | str:
 
 
 def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[str]) -> Any:
-    """These columns of a Parquet file; those that are not optional are numbers, and there in each row.
+    """These columns of a Parquet file. Those that are not optional must be numbers without gaps.
 
-    Raises `ConfigError` for another one.
+    Raises `ConfigError` if the file has no such columns.
     """
     uri = found.store.uri(key)
     try:
@@ -304,7 +302,7 @@ def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[st
 
 
 def _numbers(name: str, column: Any) -> Any:
-    """Times as float64, all else as int64. Raises one of `tables.UNREADABLE` for what is no such number."""
+    """Times as float64, all else as int64. Raises one of `tables.UNREADABLE` for any other value."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ValueError(f"column {name} is {kind}, not numbers")
@@ -313,17 +311,17 @@ def _numbers(name: str, column: Any) -> Any:
     except pa.ArrowInvalid as error:  # a fraction or NaN as int64
         raise ValueError(f"column {name}: {error}") from error
     if numbers.null_count or not np.isfinite(numbers.to_numpy()).all():
-        raise ValueError(f"column {name} lacks a number in some row")
+        raise ValueError(f"column {name} has no number in some rows")
     return numbers
 
 
 def _place(found: Found, what: str, template: str, episode: Mapping[str, Any], of: str, **more: str) -> str:
-    """The key of a file of an episode."""
+    """The key of a file with this episode."""
     chunk, file = episode[f"{of}chunk_index"], episode[f"{of}file_index"]
     try:
         return template.format(chunk_index=chunk, file_index=file, **more)
     except (LookupError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{found.uri}/{_INFO}: {what} {template!r} makes no path ({error})") from error
+        raise ConfigError(f"{found.uri}/{_INFO}: {what} {template!r} does not result in a path ({error})") from error
 
 
 LEROBOT = Layout(

@@ -1,15 +1,15 @@
-"""Lists of mmaction2 and TSN: a text file with a line for each video, labels as numbers. Those of SlowFast,
-PyTorchVideo and VideoMAE are called `.csv`, without any commas.
+"""Lists of mmaction2 and TSN: a text file with a line for each video and numeric labels. SlowFast, PyTorchVideo and
+VideoMAE write such lists as `.csv` files without commas.
 
     path label                one label
     path label label ...      several
     path frames label ...     the number of frames of the video, and then its labels
 
-Nothing in a line tells the last two from each other. So of lines with several numbers, some videos are opened: if most
-of them have as many frames as the first number says, it is no label. A list that may still be either is refused.
+The last two forms look the same. If lines have several numbers, some videos are therefore opened: if the first number
+is the frame count of most of them, it is not a label. A list that remains ambiguous is refused.
 
-The split is told by the list's name; of a folder, all lists are read if that is said. A `label_map*.txt` beside the
-list has the names of the classes.
+The name of a list says its split. All lists in a folder are read if `--source mmaction2` names the folder. A
+`label_map*.txt` in the same folder has the names of the classes.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _LABEL = re.compile(r"-?[0-9]{1,9}")
 _LABEL_MAP = re.compile(r"label_map.*\.txt")
 _HEADER_BYTES = 4096
 _LOOKED_AT = 8
-"""Videos that are opened to tell what the first number is."""
+"""The number of videos that are opened to find out what the first number is."""
 _REGULAR = 0.95
-"""The share of lines of one length from which on the others are taken for slips: several labels are seldom as many."""
+"""If this share of lines has one length, other lengths are mistakes: videos seldom have equally many labels."""
 
 
 def is_mmaction2(found: Found) -> str:
-    """A folder is none by itself: class folders may have lists of their own beside them."""
+    """A folder is never recognised: class folders may also contain lists."""
     if not found.given or not (found.given.lower().endswith(".txt") or _is_list(found, found.given)):
         return ""
     map_key = _label_map(found, found.given)
-    names = f"; the names of classes are those of {map_key}" if map_key else ""
+    names = f"; class names from {map_key}" if map_key else ""
     return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
 
 
@@ -54,24 +54,24 @@ def lists_in(found: Found) -> list[str]:
 
 
 def mmaction2(found: Found) -> Iterator[Entry]:
-    """The videos of a list, or of all in a folder, wherever they lie below the folder.
+    """The videos of a list, or of all lists in a folder, anywhere below the folder.
 
     Raises `ConfigError` for lines of another form, and for numbers that may be frames or labels.
     """
     lists = [found.given] if found.given else lists_in(found)
     if not lists:
         raise ConfigError(
-            f"{found.uri} has no text file with `path label` lines of mmaction2", field="--source", code="not_found"
+            f"{found.uri} has no text file with `path label` lines (mmaction2)", field="--source", code="not_found"
         )
     untold = [key for key in lists if not split_named(key)]
     if untold and len(untold) < len(lists):
-        found.notes.append(f"names that tell no split: {few(untold)}; their videos are for training")
+        found.notes.append(f"lists without a split in their names: {few(untold)}; their videos are for training")
     for key in lists:
         yield from _videos(found, key)
 
 
 def _is_list(found: Found, key: str) -> bool:
-    """Whether a file begins like a list; a CSV file does not."""
+    """Whether the beginning of a file looks like a list. CSV does not."""
     start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     path, numbers = _path_and_numbers(next(filter(None, lines_of(start)), ""))
     return bool(numbers) and is_video(path) and "," not in path
@@ -85,14 +85,14 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
     with_frames = _first_is_frames(found, key, lines, there, names)
     if with_frames:
         found.notes.append(
-            f"the first number of a line is taken for the number of frames of its video, not for a label, as in "
+            f"the first number of a line is the number of frames of its video, not a label, as in "
             f"{lines[0].text[:80]!r}"
         )
     for line in lines:
         labels = tuple(dict.fromkeys(line.numbers[1:] if with_frames else line.numbers))
         info = there.get(line.path)
         if not labels:
-            what = f"unlabelled: line {line.place} has no label behind the number of frames"
+            what = f"unlabelled: line {line.place} has no label after the number of frames"
             yield Entry(line.path, "", "", split, error=what) if info is None else found.entry(info, error=what)
             continue
         none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
@@ -110,7 +110,7 @@ class _Line(NamedTuple):
     text: str
     path: str
     numbers: Sequence[int]
-    """Behind the path: at least one."""
+    """The numbers after the path: at least one."""
 
 
 def _lines(found: Found, key: str) -> Iterator[_Line]:
@@ -121,18 +121,18 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
         path, numbers = _path_and_numbers(text)
         if not path or not numbers:
             raise ConfigError(
-                f"{uri}, line {place}: {text[:80]!r} is not `path label` with a number as label (mmaction2); {_HOW}"
+                f"{uri}, line {place}: {text[:80]!r} is not `path label` with a numeric label (mmaction2); {_HOW}"
             )
         if not is_video(path):
             raise ConfigError(
-                f"{uri}, line {place}: {path[:80]!r} is not a video by its name (lists of folders of pictures are "
-                f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
+                f"{uri}, line {place}: {path[:80]!r} does not have the name of a video (lists of image folders have "
+                f"the form `folder frames label`); give a list of videos (`path label`), or {_HOW}"
             )
         yield _Line(place, text, path, numbers)
 
 
 def _path_and_numbers(line: str) -> tuple[str, list[int]]:
-    """What stands before the numbers at the end of a line, as long as it may be a path."""
+    """The path, which ends before the numbers at the end of a line, and these numbers."""
     path, numbers = line, list[int]()
     while len(parts := path.rsplit(maxsplit=1)) > 1 and _LABEL.fullmatch(parts[1]):
         path, numbers = parts[0], [int(parts[1]), *numbers]
@@ -142,7 +142,7 @@ def _path_and_numbers(line: str) -> tuple[str, list[int]]:
 def _first_is_frames(
     found: Found, key: str, lines: Sequence[_Line], there: Mapping[str, ObjectInfo], names: Sequence[str]
 ) -> bool:
-    """Whether the first of several numbers is that of frames. Raises `ConfigError` where it may be a label as well."""
+    """Whether the first of several numbers is the number of frames. Raises `ConfigError` if it may also be a label."""
     several = [line for line in lines if len(line.numbers) > 1 and line.path in there]
     if not several:
         return False
@@ -152,16 +152,15 @@ def _first_is_frames(
     if _mostly(fits):
         return True
     if names and _mostly(line.numbers[0] >= len(names) > max(line.numbers[1:]) for line in several):
-        return True  # of files that were made anew, at another rate
+        return True  # the files were re-encoded at another rate
     (length, alike), *_ = Counter(len(line.numbers) for line in lines).most_common(1)
     ascending = all(line.numbers == sorted(set(line.numbers)) for line in several)
     if not any(fits) and (length == 1 or alike < _REGULAR * len(lines) or (fits and ascending)):
         return False
     raise ConfigError(
-        f"{found.store.uri(key)}: lines have {length} numbers, as {several[0].text[:80]!r}, of which the first one may "
-        f"be the number of frames or a label: {sum(fits)} of {len(fits)} videos that could be opened have as many "
-        "frames. Write `path label` in each line, or a CSV file with the columns path, labels (with `|` between them), "
-        "split"
+        f"{found.store.uri(key)}: lines have {length} numbers, as {several[0].text[:80]!r}, and the first number may "
+        f"be the number of frames or a label: it is that for {sum(fits)} of the {len(fits)} videos that could be "
+        "opened. Write `path label` in each line, or a CSV file with the columns path, labels (separated by `|`), split"
     )
 
 
@@ -171,13 +170,13 @@ def _mostly(answers: Iterable[bool]) -> bool:
 
 
 def _about(listed: int, frames: int) -> bool:
-    """Whether a list means this number of frames: programs count the last ones of a file differently."""
+    """Whether a list means this number of frames: programs count the last frames of a file differently."""
     return abs(listed - frames) <= max(2, frames // 50)
 
 
 def _class_names(found: Found, key: str) -> list[str]:
-    """The class of each number. Raises `ConfigError` where a line is empty, which would shift all behind it, or twice
-    there."""
+    """The class of each number. Raises `ConfigError` if a line is empty, which would shift the rest, or is there
+    twice."""
     names = lines_of(found.text(key).rstrip())
     before = set[str]()
     for number, name in enumerate(names, 1):
@@ -189,14 +188,14 @@ def _class_names(found: Found, key: str) -> list[str]:
 
 
 def _label_map(found: Found, key: str) -> str | None:
-    """The names of the classes of a list. Raises `ConfigError` if they may be those of several files."""
+    """The file with the class names of a list. Raises `ConfigError` if several files may be it."""
     folder = PurePosixPath(key).parent
     near = [other for other in found.others if _LABEL_MAP.fullmatch(PurePosixPath(other).name.lower())]
     beside = [other for other in near if PurePosixPath(other).parent == folder]
     if len(beside) > 1:
         raise ConfigError(
-            f"{found.store.uri(key)}: the names of its classes may be those of {few(beside)}; leave the one that is "
-            "meant beside the list, and put the others elsewhere"
+            f"{found.store.uri(key)}: its class names may be in any of {few(beside)}; keep the right one in "
+            "the folder of the list, and move the others"
         )
     return beside[0] if beside else None
 

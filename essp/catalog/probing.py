@@ -1,15 +1,14 @@
 """Reading the facts of many videos at once, in child processes.
 
-FFmpeg can crash or hang on a damaged file, so each file is read in a process that may die: a crash, or a file that
-takes longer than its limit, is an outcome like any other, and a fresh process goes on with the next file. The limit is
-on processor time, so that a busy machine does not make sound files unusable; a process that waits for ever is ended by
-the clock, after ten times as long. Memory
-that one file has damaged may bring the process down at a later one, so a crash is held against a file only when it
-was the first that a process read; otherwise the file gets a process of its own.
+FFmpeg can crash or hang on a damaged file, so each file is read in a process that may die. A crash, or a file that
+exceeds its time limit, is an outcome like any other, and a fresh process continues with the next file. The limit is on
+processor time, so that a busy machine does not make sound files unusable. A process that waits forever is ended after
+ten times the limit in elapsed time. Memory that one file has damaged may crash the process at a later file, so a crash
+is blamed on a file only if it was the first that the process read. Otherwise the file is read again in a fresh process.
 
-Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here. They know
-no secrets but those of the stores that they read (`essp_common/runtime/confinement.py`). They are
-`python -m essp.catalog.probing CONNECTION`, and import nothing of the script that wants the facts.
+Children answer in JSON and not in pickles: a process that has read untrusted bytes must not be able to run code here.
+They know no secrets except those of the stores that they read (`essp_common/runtime/confinement.py`). They run
+`python -m essp.catalog.probing CONNECTION`, and do not import the script that requests the facts.
 """
 
 from __future__ import annotations
@@ -39,25 +38,26 @@ from essp_common.runtime.child_process import Channel, ChildProcess, answer_of, 
 from essp_common.wiring import Stores
 
 PROBE = "essp_engine.video.probe:probe"
-"""Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
+"""Import string of the function that reads one file, given as a path or a binary file. Not imported here: it loads
+FFmpeg."""
 SALVAGE = "essp_engine.video.probe:salvage"
-"""The same, for builds that use the sound part of files that were cut off or are damaged."""
+"""The same, for builds that use the sound part of files that are truncated or damaged."""
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
-_TRIES = 3  # of a file whose store does not answer
+_TRIES = 3  # for a file whose store does not answer
 _RETRY_S = 0.2
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
-"""Errors of a store that is mounted, which may pass."""
+"""Temporary errors of a mounted store."""
 _BYTES = frozenset({"timestamps", "sums"})
-"""Facts that are no text."""
+"""Facts that are not text."""
 _CHUNK_BYTES = 2**20
-_CRASH_S = 5.0  # until a process that has closed its pipe is gone
+_CRASH_S = 5.0  # until a process that has closed its pipe must have ended
 _TASK = "reads videos"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What reading a file came to: facts (fields of `VideoRow`), or an error as `kind: reason`."""
+    """The result of reading a file: facts (fields of `VideoRow`), or an error as `kind: reason`."""
 
     uri: str
     facts: dict[str, Any]
@@ -71,23 +71,23 @@ class ProbeOptions:
     workers: int = 1
     """Child processes."""
     timeout_s: float = 120.0
-    """Processor time for one file."""
+    """Limit on the processor time for one file."""
     patience: int = 10
-    """Times as much that it may take by the clock: as many processes may share a core."""
+    """The limit on elapsed time, as a multiple of `timeout_s`: the number of processes that may share a core."""
     probe: str = PROBE
     sums: bool = False
-    """Whether the facts are to have checksums of the file's blocks, made of the bytes that are read anyway."""
+    """Whether the facts include checksums of the file's blocks, computed from the bytes that are read anyway."""
     confined: bool = True
-    """Whether children may only read; false for a probe of somebody's own that writes."""
+    """Whether children are confined to reading; false for a user's probe that writes."""
 
     @property
     def hung_s(self) -> float:
-        """By the clock, when a file counts as one that only waits."""
+        """The elapsed time after which a file counts as hung."""
         return self.patience * self.timeout_s
 
 
 def gave_up_after_s(error: str | None) -> float:
-    """The limit on processor time that a file's reading came to; 0 for another error, or none."""
+    """The limit on processor time that reading a file exceeded; 0 for any other outcome."""
     found = _GAVE_UP.match(error or "")
     return float(found.group(1)) if found else 0.0
 
@@ -96,7 +96,7 @@ class Prober:
     """Child processes that read files. A context manager; used from one thread."""
 
     def __init__(self, roots: Sequence[str], options: ProbeOptions) -> None:
-        """`roots`: of the stores in which the files lie."""
+        """`roots`: the stores that contain the files."""
         self._roots = tuple(roots)
         self._options = options
         self._children: list[_Child] = []
@@ -105,13 +105,13 @@ class Prober:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the children, whatever they are at."""
+        """End the children, whatever state they are in."""
         for child in self._children:
             child.end()
         self._children.clear()
 
     def read(self, uris: Iterable[str]) -> Iterator[Outcome]:
-        """The outcome of each file, in the order in which they are done.
+        """The outcome of each file, in order of completion.
 
         Raises `Unavailable` when a store does not answer, `ConfigError` when the children lack a package.
         """
@@ -161,7 +161,7 @@ class Prober:
             yield Outcome(child.uri, {}, f"timeout: not read within {limit}; --timeout-s allows more")
             return
         if not child.ready:
-            raise EsspError(f"a process that {_TASK} {fate} before it was ready; its message is above")
+            raise EsspError(f"a process that {_TASK} {fate} before it was ready; see its message above")
         if not child.fresh:
             self._replace(child, child.uri)
             return
@@ -190,22 +190,22 @@ class _Child(ChildProcess):
         self.uri = uri
         self.ready = False
         self.fresh = True
-        """Has read no other file before this one."""
+        """Whether this is the first file that the process reads."""
         self.deadline = math.inf
-        """When this file has had its time, on the monotonic clock."""
+        """When the time for this file is over, on the monotonic clock."""
 
     @property
     def out_of_time(self) -> bool:
-        """Ended by the limit on processor time."""
+        """Whether the limit on processor time ended it."""
         return self.process.returncode == -signal.SIGPROF
 
     def begin(self) -> None:
-        """The process says that it is there: give it its first file."""
+        """The process reports that it is ready: send its first file."""
         self.ready = True
         self._read()
 
     def ask(self, uri: str) -> None:
-        """Give it another file."""
+        """Send another file."""
         self.uri, self.fresh = uri, False
         self._read()
 
@@ -215,7 +215,7 @@ class _Child(ChildProcess):
 
 
 def _serve(parent: Channel) -> None:
-    """The child: answer one file after the other until the parent hangs up."""
+    """The child: answers one file after the other until the parent closes the connection."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         wanted = json.loads(parent.receive())
@@ -224,7 +224,7 @@ def _serve(parent: Channel) -> None:
     sys.path[:] = wanted["path"]
     os.environ.update(wanted["environment"])
     options = ProbeOptions(**wanted["options"])
-    if options.confined and confinement.are_local(wanted["roots"]):  # else a client may keep what it logs in with
+    if options.confined and confinement.are_local(wanted["roots"]):  # otherwise a client may store its credentials
         confinement.confine()
     module, _, name = options.probe.partition(":")
     try:
@@ -237,8 +237,8 @@ def _serve(parent: Channel) -> None:
     while True:
         try:
             uri = parent.receive().decode()
-            # The kernel ends a process that has used up its processor time. The parent sees to the clock; should it be
-            # gone, the alarm ends a reader that hangs.
+            # The kernel ends a process that has used up its processor time. The parent checks elapsed time; if it is
+            # gone, the alarm ends a hanging reader.
             signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
             signal.setitimer(signal.ITIMER_REAL, 2 * options.hung_s)
             answer = json.dumps(_facts(uri, stores, function, options.sums), default=_in_text).encode()
@@ -250,7 +250,7 @@ def _serve(parent: Channel) -> None:
 
 
 def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool = False) -> dict[str, Any]:
-    """The child's answer for one file. No file is unusable by what a store has said once."""
+    """The child's answer for one file. A temporary error of the store does not make a file unusable."""
     problem, path = "", None
     for attempt in range(_TRIES):
         try:
@@ -275,7 +275,7 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool 
         except TransientError as error:
             problem = str(error)
             time.sleep(error.retry_after_s * 2**attempt)
-        except Exception as error:  # noqa: BLE001  (a fault that one file brings out must not end the build)
+        except Exception as error:  # noqa: BLE001  (a fault with one file must not end the build)
             _log.exception("unexpected error while reading %s", uri)
             return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
     return {"unavailable": problem}
@@ -286,9 +286,9 @@ def _packed(sums: BlockSums | None) -> bytes:
 
 
 def _unreadable(path: str) -> str:
-    """What keeps the system from reading a file, as one of a store that is mounted; empty: nothing.
+    """Why the system cannot read a file of a mounted store; empty: it can.
 
-    FFmpeg gives the same error for a file that ends early.
+    FFmpeg reports the same error for a file that ends early.
     """
     try:
         with open(path, "rb", buffering=0) as file:
@@ -300,12 +300,12 @@ def _unreadable(path: str) -> str:
 
 
 def _in_text(value: bytes) -> str:
-    """What JSON has no form for."""
+    """Encodes values that JSON cannot represent."""
     return b64encode(value).decode("ascii")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The child: its argument is the number of the connection."""
+    """The child. Its argument is the number of the connection."""
     _serve(Channel(int(arguments[0])))
 
 

@@ -1,4 +1,4 @@
-"""How far the reading of many files is, for who waits for it."""
+"""How far the reading of many files is, for users who wait for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 _SHOWS = 0.01
-"""The share of the whole from whose duration that of the rest can be told."""
+"""The share of the work after which the rest of its duration can be estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Files that did not need reading are in none of the figures but `reused`."""
+    """Files that did not need reading count only in `reused`."""
 
     files_done: int
     files_total: int
@@ -20,7 +20,7 @@ class Progress:
     bytes_total: int
     reused: int
     problems: int
-    """Of the files read: those that cannot be used."""
+    """Files that were read but cannot be used."""
     elapsed_s: float
 
     @property
@@ -30,8 +30,8 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left, by bytes where sizes are known; None before `_SHOWS` of it is done: one small file says nothing
-        of how long a huge one takes, nor of one that is mostly holes."""
+        """Seconds left, by bytes if sizes are known. None before `_SHOWS` of the work is done: a small file does not
+        predict the time for a huge one, nor for a sparse one."""
         done, total = self.bytes_done, self.bytes_total
         if not total:
             done, total = self.files_done, self.files_total
@@ -42,7 +42,7 @@ Tell = Callable[[Progress], None]
 
 
 class Tally:
-    """Counts what is done, and tells."""
+    """Counts what is done and reports it."""
 
     def __init__(self, files: int, size_bytes: int, reused: int, started: float, tell: Tell | None) -> None:
         """`started`: on the monotonic clock."""

@@ -1,17 +1,17 @@
-"""Shards of webdataset: tar archives in which files of one name but for the suffix are one sample, wherever they lie.
+"""Shards of webdataset: tar archives. Files that differ only in their suffix are one sample, anywhere in the archive.
 
     clip_01.mp4   the video
     clip_01.cls   the class, usually a number; or `label` or `class` in the .json, or several in a list, or as `labels`
     clip_01.txt   a caption
-    clip_01.json  an object, whose further entries are handed through
+    clip_01.json  an object, whose other entries are kept unchanged
 
-Several videos may be one sample; what bears the whole name of one (`clip_01.720p.cls` beside `clip_01.720p.mp4`) is
-about that one alone.
+A sample may have several videos. A file that carries the whole name of one of them (`clip_01.720p.cls` for
+`clip_01.720p.mp4`) describes only that one.
 
-An archive of class folders, with nothing but videos, is read as such.
+An archive of class folders that contains only videos is read like such folders.
 
-Videos stay where they are: a catalog says at which bytes of which shard each lies. The split is told by the folders or
-the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are for training.
+Videos stay where they are: a catalog records the shard and the byte range of each. The split is the name of a folder or
+a part of the name of the shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are for training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from essp_common.objects.keys import is_hidden, is_key
 _LABELS = ("label", "class", "class_name", "category", "labels")
 _TEXTS = ("cls", "txt", "json")
 _SMALL_BYTES = 2**20
-"""Files beside videos that are read: at most so large."""
+"""The size limit, in bytes, of the files that describe videos."""
 
 
 def is_webdataset(found: Found) -> str:
@@ -45,8 +45,8 @@ def is_webdataset(found: Found) -> str:
 
 
 def webdataset(found: Found) -> Iterator[Entry]:
-    """The videos of all shards; in a split in which any has a label, those without one are problems, and so are labels
-    of samples without a video. Videos with nothing beside them have the classes of their folders.
+    """The videos of all shards. If any video of a split has a label, videos without one are problems, as are labels
+    without a video. Videos without any file that describes them have the classes of their folders.
 
     Raises `ConfigError` for an archive that is compressed or damaged.
     """
@@ -56,7 +56,10 @@ def webdataset(found: Found) -> Iterator[Entry]:
     labelled: set[str] = set()
     alone: list[Entry] = []
     for key in _shards(found):
-        split, etag = _split(key), found.store.head(key).etag  # once: it may take longer than reading a sample
+        split, etag = (
+            _split(key),
+            found.store.head(key).etag,
+        )  # once for each shard: it may take longer than to read a sample
         shown, named = set[str](), dict[str, str]()
         for sample in _samples(found, key):
             described = described or bool(sample.texts and sample.videos)
@@ -70,25 +73,25 @@ def webdataset(found: Found) -> Iterator[Entry]:
                 if labels := _labels(sample.beside(part))[0]:
                     labelled.add(split)
                     named[sample.of(part)] = labels[0]
-        missing = f"missing: {key} has a label for it, and no video"
+        missing = f"missing: {key} has a label for it, but no video"
         alone += (Entry(f"{key}/{name}", "", named[name], split, error=missing) for name in named if name not in shown)
     if not (described or alone) and any("/" in name for name in names):
         entries = list(_in_class_folders(found, entries, names))
     for entry in entries:
         unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
-        error = "unlabelled: others have a label, and none lies beside it" if unlabelled else entry.error
+        error = "unlabelled: other videos have a label, but this one does not" if unlabelled else entry.error
         yield grouped(replace(entry, error=error))
-    if entries:  # else these are no archives of videos
+    if entries:  # otherwise these are not archives of videos
         yield from alone
 
 
 def _in_class_folders(found: Found, entries: Sequence[Entry], names: Sequence[str]) -> Iterator[Entry]:
-    """The videos of class folders that somebody has packed, with what these say. `names`: in the archive."""
+    """The videos of packed class folders, labelled by these folders. `names`: the names in the archive."""
     names = _below_all(names)
     splits = split_folders(names, levels=1)
     found.notes.append(
-        "no video in the archives has a label beside it, so the folders in them are taken for those of classes"
-        + (", below those of splits" if splits else "")
+        "no sample in the archives has a label, so the folders in them are used as class folders"
+        + (", inside split folders" if splits else "")
     )
     for entry, place in zip(entries, places(names, splits), strict=True):
         split = place.split if splits else entry.split
@@ -96,7 +99,7 @@ def _in_class_folders(found: Found, entries: Sequence[Entry], names: Sequence[st
 
 
 def _below_all(names: Sequence[str]) -> Sequence[str]:
-    """The names without folders that hold all others, as `UCF-101/` of `UCF-101/Run/1.avi`."""
+    """The names without the folders that contain all of them, such as `UCF-101/` in `UCF-101/Run/1.avi`."""
     while all(name.count("/") > 1 for name in names):
         above = {name.partition("/")[0] for name in names}
         if len(above) > 1 or above.pop().lower() in SPLIT_NAMES:
@@ -108,11 +111,11 @@ def _below_all(names: Sequence[str]) -> Sequence[str]:
 class _Video(NamedTuple):
     name: str
     part: str
-    """What stands between the sample and the suffix, as `720p` in `clip_01.720p.mp4`; empty: nothing."""
+    """What is between the sample and the suffix, such as `720p` in `clip_01.720p.mp4`; empty: nothing."""
     offset: int
     size_bytes: int
     whole: bool
-    """The bytes are those of the video: it is neither a link nor stored with holes."""
+    """The content of the video is stored as is: it is neither a link nor sparse."""
 
 
 @dataclass(slots=True)
@@ -120,26 +123,27 @@ class _Sample:
     name: str
     videos: list[_Video] = field(default_factory=list)
     texts: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    """Part and suffix -> content of what lies beside them."""
+    """Part and suffix -> content of the files that describe the videos."""
 
     def has(self, part: str, suffix: str, video: bool) -> bool:
-        """Whether it has such a file already; another one begins another sample of this name."""
+        """Whether it already has such a file; a second one begins another sample of the same name."""
         return any(own.part == part for own in self.videos) if video else (part, suffix) in self.texts
 
     @property
     def lone_parts(self) -> list[str]:
-        """Those that texts are about and no video is. Beside a video without parts, `a.meta.json` is about none."""
+        """The parts that have texts but no video. In a sample with a video without parts, `a.meta.json` describes no
+        part."""
         shown = {video.part for video in self.videos}
         if shown == {""}:
             return []
         return sorted({part for part, _ in self.texts if part or not shown} - shown)
 
     def of(self, part: str) -> str:
-        """The name of a part."""
+        """The name of the sample with this part."""
         return f"{self.name}.{part}" if part else self.name
 
     def beside(self, part: str) -> dict[str, bytes]:
-        """Suffix -> content of what is about a part: what bears its name, or else the sample's."""
+        """Suffix -> content of the files that describe a part: files of this part, otherwise files of the sample."""
         found = {suffix: text for (own, suffix), text in self.texts.items() if not own}
         return found | {suffix: text for (own, suffix), text in self.texts.items() if own == part}
 
@@ -154,10 +158,10 @@ def _split(key: str) -> str:
 
 
 def _samples(found: Found, key: str) -> Iterator[_Sample]:
-    """In webdataset the files of a sample follow one another; other programs pack all videos, and then all labels."""
+    """In webdataset the files of a sample are adjacent; other programs pack all videos and then all labels."""
     uri = found.store.uri(key)
     if not key.endswith(".tar"):
-        raise ConfigError(f"{uri} is compressed, so no video in it can be read by itself; decompress it first")
+        raise ConfigError(f"{uri} is compressed, so its videos cannot be read separately; decompress it first")
     samples: list[_Sample] = []
     newest: dict[str, _Sample] = {}
     try:
@@ -188,17 +192,19 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
 def _entry(found: Found, shard: str, etag: str, split: str, video: _Video, texts: Mapping[str, bytes]) -> Entry:
     name, _, offset, size, whole = video
     if not is_key(name):
-        return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
+        return Entry(
+            f"{shard}/{name!r}", "", "", split, error="name: it is a path out of the archive, or cannot be printed"
+        )
     labels, meta, error = _labels(texts)
     if not whole:
-        error = "format: it is a link, or has holes; pack the file itself"
+        error = "format: it is a link or sparse in the archive; pack the file itself"
     uri = found.store.uri(member_key(shard, offset, size, name))
     label, several = labels[0] if labels else "", labels if len(labels) > 1 else ()
     return Entry(f"{shard}/{name}", uri, label, split, size, f"{etag}@{offset}", labels=several, meta=meta, error=error)
 
 
 def _labels(texts: Mapping[str, bytes]) -> tuple[tuple[str, ...], dict[str, Any], str | None]:
-    """Labels, of which the first one is the class, further columns and what is wrong."""
+    """Labels (the first is the class), further columns, and what is wrong."""
     meta: dict[str, Any] = {}
     if "json" in texts:
         try:
@@ -219,7 +225,7 @@ def _labels(texts: Mapping[str, bytes]) -> tuple[tuple[str, ...], dict[str, Any]
 
 
 def _names_in(value: Any) -> tuple[str, ...]:
-    """One name, or those of a list; none if any of them is no name."""
+    """The one name, or the names in a list; empty if any of them is not a name."""
     names = tuple(map(name_in, value)) if isinstance(value, list) else (name_in(value),)
     return tuple(dict.fromkeys(names)) if all(names) else ()
 

@@ -1,10 +1,10 @@
-"""Where a catalog's videos come from: what a source lists, before its videos are opened.
+"""The videos of a catalog: what a source lists, before its videos are opened.
 
-`layouts.py` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is
-the first one in the table that it looks like, and `Listing.recognised` says which and why.
+`layouts.py` has all layouts: how each is recognised, and the function that lists it. A source whose kind is not given
+has the first layout of that table that fits. `Listing.recognised` reports which one, and why.
 
-A source names every video it was asked about: one that is listed but missing, doubled or unlabelled becomes an
-`Entry` with an `error`. Files that are no videos by their name are counted, not listed.
+A source names every video that it knows: one that is listed but missing, doubled or unlabelled becomes an `Entry` with
+an `error`. Files that are not videos by name are counted and not listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from essp_common.wiring import Stores
 _LEROBOT = "lerobot://"
 _NUMBER = re.compile(r"0*([0-9]+)(\.0*)?")
 _USED = frozenset({"", "train", "validation", "test", "autotrain"})
-"""Splits that are used by themselves, and the one of Hollywood2 that its authors call so (docs/catalog.md)."""
+"""Splits that are used by default, and the one that the authors of Hollywood2 call so (docs/catalog.md)."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Listing:
     kind: Kind
     entries: tuple[Entry, ...]
     ignored: Mapping[str, int]
-    """Files that are neither videos nor part of the source's own lists: how many of each suffix."""
+    """Files that are neither videos nor lists of the source: suffix -> count."""
     recognised: str
-    """What the source was taken for, and why."""
+    """The kind that the source was recognised as, and why."""
     notes: tuple[str, ...] = ()
-    """What a user should know of the source."""
+    """What users should know about the source."""
 
 
 def read_source(
@@ -61,11 +61,13 @@ def read_source(
     tolerance_s: float | None = None,
     frame_counts: FrameCounts = unopened,
 ) -> Listing:
-    """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
-    a file, with the listed stretches of it as targets. `camera`, `tolerance_s`: of LeRobot's. `frame_counts`: opens
-    videos, for a list that is understood in no other way.
+    """List a source.
 
-    Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
+    `split`: the train/test division. `group_column`: for a CSV file. `whole`: one entry a file, with its listed
+    stretches as targets. `camera`, `tolerance_s`: for LeRobot folders. `frame_counts`: opens videos, for a list that is
+    ambiguous otherwise.
+
+    Raises `NotFound` when the source does not exist or has no video, `ConfigError` when it is not of its kind.
     """
     if uri.startswith(_LEROBOT):
         kind, uri = LEROBOT.name, as_uri(uri.removeprefix(_LEROBOT))
@@ -79,26 +81,28 @@ def read_source(
         return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
     if group_column is not None:
         raise ConfigError(
-            f"only a CSV file has columns; {uri} is not a CSV file", field="--group-column", code="unsupported"
+            f"applies only to a CSV file; {uri} is not a CSV file", field="--group-column", code="unsupported"
         )
     kind, why = _kind_of(found, kind)
     layout = LAYOUTS[kind]
     if camera is not None and not layout.episodes:
-        raise ConfigError(f"{uri} is not a folder of LeRobot", field="--camera", code="unsupported")
+        raise ConfigError(f"{uri} is not a LeRobot folder", field="--camera", code="unsupported")
     if tolerance_s is not None and not layout.episodes:
         raise ConfigError(
-            f"only folders of LeRobot have timestamps; {uri} is not one", field="--tolerance-s", code="unsupported"
+            f"applies only to a LeRobot folder; {uri} is not a LeRobot folder",
+            field="--tolerance-s",
+            code="unsupported",
         )
     if whole and layout.episodes:
         raise ConfigError(
-            "a row is an episode, of which LeRobot keeps several in a file; leave it out",
+            "LeRobot stores several episodes in a file, and each is a row; leave this option out",
             field="--whole",
             code="unsupported",
         )
     ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(layout.read(found))
-    if not (found.given or found.camera):  # else a part is wanted of what lies there
+    if not (found.given or found.camera):  # otherwise a part of the content is enough
         entries += found.unlisted(entries)
     notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
@@ -107,8 +111,8 @@ def read_source(
 
 
 def _is_of_its_own(found: Found, group_column: str | None) -> bool:
-    """Whether the list that was named is a CSV file of one's own: by its name, unless it is one of those that others
-    write, or by its columns."""
+    """Whether the given list is a user's own CSV file: by its name, unless it is in a known format, or by its
+    columns."""
     name = found.given.lower()
     if name.endswith(".txt"):
         return foreign_lists.has_paths(found, found.given)
@@ -117,7 +121,7 @@ def _is_of_its_own(found: Found, group_column: str | None) -> bool:
 
 
 def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
-    """What lies at the source: of a list, in its folder."""
+    """The content of the source; for a list, the content of its folder."""
     suffix = PurePosixPath(uri).suffix.lower()
     if suffix and _is_file(uri, stores):
         if kind == "auto":
@@ -139,7 +143,7 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
-    """What the source is, and why. Raises `ConfigError`, with what was looked for, and `NotFound`."""
+    """The kind of the source, and why. Raises `NotFound`, and `ConfigError` with what was looked for."""
     if kind != "auto":
         why = LAYOUTS[kind].fits(found) or "as --source says"
         return kind, why
@@ -150,17 +154,17 @@ def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
     looked = "; ".join(f"{name}: {layout.looks}" for name, layout in LAYOUTS.items())
     if found.given:
         raise ConfigError(
-            f"{found.uri} is not a list that is known. Looked for: csv: columns path, label, split; {looked}. Write a "
-            "CSV file, or say what it is with --source"
+            f"{found.uri} is not a known kind of list. Known: csv: columns path, label, split; {looked}. Write a "
+            "CSV file, or name the kind with --source"
         )
     ignored = _ignored(found, FOLDERS)
-    there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
-    hint = f". Looked for: {looked}" if ignored else ""
+    there = f"it has no video files ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
+    hint = f". Known layouts: {looked}" if ignored else ""
     raise NotFound(f"{found.uri}: {there}; give a folder of class folders or a CSV file{hint}")
 
 
 def _ignored(found: Found, layout: Layout) -> dict[str, int]:
-    """Files that are neither videos nor lists of this kind of source."""
+    """Suffix -> count of files that are neither videos nor lists of this kind of source."""
     suffixes = ((key, PurePosixPath(key).suffix.lower()) for key in found.others)
     counts = Counter(suffix or "no suffix" for key, suffix in suffixes if not key.endswith(layout.files))
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
@@ -187,15 +191,15 @@ def _complete(
     notes: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Listing:
-    """The listing with ids made unique: what is listed twice stays, as a problem; so does the first one, if they
-    contradict each other."""
+    """The listing with unique ids. A second entry of a video stays as a problem. If the entries contradict each other,
+    the first one becomes a problem too."""
     entries = [plain(entry) for entry in entries]
     labelled = any(entry.class_name for entry in entries)
     if without := [entry for entry in entries if entry.unlabelled and entry.error is None]:
         entries = [_unlabelled(entry) if labelled else entry for entry in entries]
-        if not labelled and kind != "folders":  # of those it is said already
+        if not labelled and kind != "folders":  # folders already have this note
             what = f"{counted(len(without), 'video')} of {uri} {'has' if len(without) == 1 else 'have'} no label"
-            notes = (*notes, f"{what}, so they can only be predicted on")
+            notes = (*notes, f"{what}, so only prediction is possible")
     listed = _whole(entries) if whole else entries
     counts = Counter(entry.id for entry in listed)
     said: defaultdict[str, set[tuple[str, str, tuple[str, ...]]]] = defaultdict(set)
@@ -212,7 +216,7 @@ def _complete(
             entry = replace(entry, error="doubled: the source lists it more than once")
         unique.append(entry if times == 1 else replace(entry, id=f"{entry.id}@{times}"))
     if not unique:
-        raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
+        raise NotFound(f"{uri}: it lists no video; give a folder of class folders or a CSV file")
     alike = (
         *_unused({entry.split for entry in unique if entry.error is None}),
         *_alike("classes", {entry.class_name for entry in unique}),
@@ -223,24 +227,24 @@ def _complete(
 
 
 def _unused(splits: Collection[str]) -> Iterator[str]:
-    """What to do about splits that no job and no loop takes by itself; folds are meant to be named."""
+    """What to do about splits that no job and no loop uses by default; folds are meant to be named."""
     if other := sorted(split for split in set(splits) - _USED if not split.lower().startswith("fold")):
         yield (
-            f"nothing trains or tests on splits called {few(other)} unless it is said: call them train, validation and "
+            f"splits called {few(other)} are not used by default: call them train, validation and "
             "test, or name them in a job (data.train, data.validation, data.test) or as split= of essp.Loader"
         )
 
 
 def _unlabelled(entry: Entry) -> Entry:
-    """The entry, which is a problem if it has no label: the empty name would be a class beside those of the others."""
+    """The entry, as a problem if it has no label: the empty name would be a class among the others."""
     if not entry.unlabelled or entry.error is not None:
         return entry
     cure = "to predict on such videos, build a catalog of them alone"
-    return replace(entry, error=f"unlabelled: others have a label, but {entry.unlabelled}; {cure}")
+    return replace(entry, error=f"unlabelled: other videos have a label, but {entry.unlabelled}; {cure}")
 
 
 def _different(said: Collection[tuple[str, str, tuple[str, ...]]]) -> str:
-    """What a source says of one video, and says otherwise elsewhere."""
+    """What a source says about one video and contradicts elsewhere."""
     for what, names in (
         ("classes", {class_name for class_name, _, _ in said}),
         ("splits", {split for _, split, _ in said}),
@@ -251,7 +255,7 @@ def _different(said: Collection[tuple[str, str, tuple[str, ...]]]) -> str:
 
 
 def _alike(what: str, found: Iterable[str]) -> Iterator[str]:
-    """Names that are surely meant to be one."""
+    """Names that are surely meant to be the same."""
     forms: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(found):
         forms[_form(name)].append(name)
@@ -264,16 +268,17 @@ def _alike(what: str, found: Iterable[str]) -> Iterator[str]:
 
 
 def _form(name: str) -> str:
-    """What two names have in common that are read alike: `01` and `1.0`, which programs make of a number, too."""
+    """The form in which similar names are equal: `01` and `1.0`, which some programs write for a number, are also
+    equal."""
     text = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     if not text.isascii():
-        text = "".join(char for char in text if unicodedata.category(char) != "Cf")  # such as a blank without width
+        text = "".join(char for char in text if unicodedata.category(char) != "Cf")  # such as a zero-width space
     number = _NUMBER.fullmatch(text)
     return number[1] if number else text
 
 
 def _whole(entries: Iterable[Entry]) -> list[Entry]:
-    """One entry a file, with what its segments show as spans. What has an error stays by itself."""
+    """One entry a file, with its segments as spans. An entry with an error stays separate."""
     files: dict[str, list[Entry]] = {}
     alone = []
     for entry in entries:
@@ -304,6 +309,6 @@ def _joined(parts: Sequence[Entry]) -> Entry:
 
 
 def others(ignored: Mapping[str, int]) -> str:
-    """Files that are no videos, in words."""
+    """The files that are not videos, in words."""
     kinds = ", ".join(f"{suffix} {count}" for suffix, count in list(ignored.items())[:5])
     return counted(sum(ignored.values()), "other file") + (f": {kinds}" if kinds else "")

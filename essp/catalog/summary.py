@@ -1,4 +1,4 @@
-"""What is in a catalog, as plain figures: the content of `essp catalog show`."""
+"""The content of a catalog, as plain figures, for `essp catalog show`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ COLUMNS = (
 """The columns that a summary needs."""
 
 GOP_BOUNDS = (1, 12, 30, 60, 120, 250)
-"""Upper ends of the classes in which GOP lengths are counted; one more is for longer ones."""
+"""Upper bounds of the bins for GOP lengths; one more bin is for longer groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much of something there is. Segments count by themselves, their file's bytes once."""
+    """An amount of videos. Each segment counts, but the bytes of its file count once."""
 
     videos: int
     frames: int
@@ -40,18 +40,18 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class GopLengths:
-    """Frames from one keyframe to the next, over all usable files: what a random clip's run-up costs."""
+    """Frames from one keyframe to the next, over all usable files: the run-up that a random clip costs."""
 
     shortest: int
     median: int
     longest: int
     counts: dict[str, int]
-    """`2-12` -> groups of so many frames."""
+    """`2-12` -> number of groups with this number of frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Videos that cannot be used for one kind of reason, or are used although there is something to know of them."""
+    """Videos that cannot be used for one kind of reason, or usable videos with a peculiarity."""
 
     kind: str
     videos: int
@@ -61,36 +61,36 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a catalog. All but `problems` are of the usable videos."""
+    """The figures of a catalog. All but `problems` describe usable videos."""
 
     source: str
     rows: int
     usable: Amount
     splits: dict[str, Amount]
     classes: dict[str, dict[str, int]]
-    """Class -> split -> usable videos; every class of the catalog."""
+    """Class -> split -> usable videos; includes every class of the catalog."""
     codecs: dict[str, int]
-    """`container/codec/pixel format` -> videos; the most frequent first, like the next two."""
+    """`container/codec/pixel format` -> videos; the most frequent first, as in the next two."""
     sizes: dict[str, int]
     """`WxH` -> videos."""
     frame_rates: dict[str, int]
     seekable: int
-    """Videos that can be entered at their keyframes; others are decoded from the start."""
+    """Videos whose keyframes can be entry points; other videos are decoded from the start."""
     gop: GopLengths | None
-    """None without a usable video."""
+    """None if no video is usable."""
     groups: dict[str, int]
-    """Split -> groups with videos in it; empty without groups."""
+    """Split -> number of groups with videos in it; empty without groups."""
     straddling: dict[str, tuple[str, ...]]
-    """Groups that have videos in several splits -> those splits."""
+    """Groups that have videos in several splits -> these splits."""
     variable_rate: int
     """Videos whose frame rate varies."""
     notes: tuple[Problem, ...]
-    """What people should know of files that can be used, such as interlaced ones; each file counts once."""
+    """Peculiarities of usable files, such as interlacing; each file counts once."""
     problems: tuple[Problem, ...]
 
 
 def summarize(catalog: Catalog, examples: int = 3) -> Summary:
-    """The figures of a catalog, with so many examples of each problem."""
+    """The figures of a catalog, with at most `examples` examples of each problem."""
     usable = catalog.rows.where(catalog.rows.usable)
     splits = {name: usable.where(usable.has("split", name)) for name in usable.names("split")}
     varies = usable.lengths("timestamps") > 0

@@ -58,17 +58,19 @@ DEVICES = ("auto", "cpu", "cuda")
 _LONGEST_STEP_S = 600.0
 StepTimeOption = Annotated[
     str | None,
-    typer.Option(help="Simulate an accelerator that takes this long for a batch, as in 50ms; nothing is learned."),
+    typer.Option(
+        help="Simulate an accelerator that takes this long for a batch, as in 50ms, instead of training a model."
+    ),
 ]
 
 
 def main(
     source: SourceOption,
     threads: ThreadsOption = "1,4",
-    prefetch: Annotated[str, typer.Option(help="Numbers of batches that are made ahead, as in 0,1,4.")] = "0,1",
+    prefetch: Annotated[str, typer.Option(help="Numbers of batches to prepare ahead, as in 0,1,4.")] = "0,1",
     step_time: StepTimeOption = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, or auto.")] = "auto",
-    batch: Annotated[str, typer.Option(help="Samples of a batch; several sizes are compared, as in 32,64.")] = "64",
+    batch: Annotated[str, typer.Option(help="Samples in a batch; several sizes, as in 32,64, are compared.")] = "64",
     batches: BatchesOption = None,
     store: StoreOption = None,
     throttle: ThrottleOption = None,
@@ -86,7 +88,7 @@ def main(
 ) -> None:
     """Train on SOURCE, and measure how long training waits for data.
 
-    Images and records train AlexNet, clips train a small network, both with Adam. --step-time pretends an accelerator
+    Images and records train AlexNet, clips train a small network, both with Adam. --step-time simulates an accelerator
     instead, which needs no GPU and no core. AU is the accelerator utilisation as MLPerf Storage defines it; 90 % or
     more passes. Damaged samples are left out and counted. Ctrl-C prints what has been measured so far.
     """
@@ -152,7 +154,7 @@ def main(
 
 
 def _training(source: Source, side: int, device: str, seed: int) -> Learner:
-    from essp.bench.training import Training  # loads torch, which the pretended accelerator does not need
+    from essp.bench.training import Training  # loads torch, which the simulated accelerator does not need
 
     return Training(model_for(source.unit), source.classes, side, device, seed)
 

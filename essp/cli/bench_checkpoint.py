@@ -58,15 +58,15 @@ def main(
         str | None,
         typer.Option("--size", help="Size of a checkpoint, as in 600MB (about AlexNet with Adam); default: 64MiB."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 100,
+    steps: Annotated[int, typer.Option(help="Number of training steps in a run.", min=1)] = 100,
     every: Annotated[int, typer.Option(help="Steps from one checkpoint to the next.", min=1)] = 20,
     step_time: Annotated[
-        str | None, typer.Option(help="What a step of a pretended accelerator takes; default: 50ms.")
+        str | None, typer.Option(help="Duration of a step on a simulated accelerator; default: 50ms.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="alexnet: train it for real, on random images, and save its real state, 690 MB.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images of a batch of --model.", min=1)] = 16,
+    batch: Annotated[int, typer.Option(help="Images in a batch for --model.", min=1)] = 16,
     device: Annotated[str, typer.Option(help="Where to train --model: cpu, cuda, or auto.")] = "auto",
     modes: Annotated[
         str, typer.Option(help="Ways to save: none, direct, background (as a trainer of ESSP does), burst.")
@@ -75,9 +75,11 @@ def main(
         Path | None, typer.Option(help="A fast folder for the burst buffer; default: a temporary one.")
     ] = None,
     buffer_size: Annotated[
-        str | None, typer.Option(help="Room of the burst buffer, as in 2GiB; default: for three checkpoints.")
+        str | None, typer.Option(help="Size of the burst buffer, as in 2GiB; default: three checkpoints.")
     ] = None,
-    runs: Annotated[int, typer.Option(help="Runs of each way; of several, the first is dropped.", min=1)] = 3,
+    runs: Annotated[
+        int, typer.Option(help="Number of runs of each way; if there are several, the first is dropped.", min=1)
+    ] = 3,
     trace: TraceOption = None,
     trace_every: TraceEveryOption = 1.0,
     plot: PlotOption = None,
@@ -164,7 +166,7 @@ def _trainee(
             field="--model",
             code="conflict",
         )
-    from essp.bench.training import Training  # loads torch, which the pretended accelerator does not need
+    from essp.bench.training import Training  # loads torch, which the simulated accelerator does not need
 
     classes = [str(number) for number in range(_CLASSES)]
     training = Training(IMAGES, classes, _SIDE, words(device, "--device", DEVICES)[0])

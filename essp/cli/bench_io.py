@@ -58,8 +58,10 @@ from essp_common.wiring import Stores
 def main(
     source: SourceOption,
     threads: ThreadsOption = "1,2,4,8",
-    pipeline: Annotated[str, typer.Option(help="full: read, decode, scale; read: bytes alone; or both.")] = "full",
-    prefetch: Annotated[str, typer.Option(help="Numbers of batches that are made ahead, as in 0,1,4.")] = "0",
+    pipeline: Annotated[
+        str, typer.Option(help="What to measure. full: read, decode and scale; read: only read the bytes; or both.")
+    ] = "full",
+    prefetch: Annotated[str, typer.Option(help="Numbers of batches to prepare ahead, as in 0,1,4.")] = "0",
     batch: BatchOption = 64,
     batches: BatchesOption = None,
     store: StoreOption = None,

@@ -39,10 +39,13 @@ WriteFile = Callable[[], None]
 SourceOption = Annotated[
     str, typer.Option(help="Images (folder or .csv with a column path), a catalog (.parquet), or records.")
 ]
-ThreadsOption = Annotated[str, typer.Option(help="Numbers of threads that read and decode, as in 1,2,4,8.")]
-BatchOption = Annotated[int, typer.Option(help="Samples of a batch.", min=1)]
+ThreadsOption = Annotated[
+    str, typer.Option(help="Numbers of threads that read and decode, as in 1,2,4,8; each is measured.")
+]
+BatchOption = Annotated[int, typer.Option(help="Samples in a batch.", min=1)]
 BatchesOption = Annotated[
-    int | None, typer.Option(help="Batches of a run (default: one epoch, 256 at most).", min=1, show_default=False)
+    int | None,
+    typer.Option(help="Number of batches in a run (default: one epoch, at most 256).", min=1, show_default=False),
 ]
 StoreOption = Annotated[
     list[str] | None,
@@ -50,16 +53,20 @@ StoreOption = Annotated[
 ]
 ThrottleOption = Annotated[
     list[str] | None,
-    typer.Option(help="Be as slow as 133MB/s,8ms[,parallel=2], or as hdd, ssd, optane, lustre, network; repeatable."),
+    typer.Option(
+        help="Make the store as slow as 133MB/s,8ms[,parallel=2], or as hdd, ssd, optane, lustre, network; repeatable."
+    ),
 ]
-RunsOption = Annotated[int, typer.Option(help="Runs of each configuration; of several, the first is dropped.", min=1)]
+RunsOption = Annotated[
+    int, typer.Option(help="Number of runs of each configuration; if there are several, the first is dropped.", min=1)
+]
 ColdOption = Annotated[bool, typer.Option("--cold", help="Evict the files from the page cache before each run.")]
 SideOption = Annotated[int, typer.Option("--size", help="Scale images and frames to a square of this side.", min=1)]
-FramesOption = Annotated[int, typer.Option(help="Frames of a clip.", min=1)]
-StrideOption = Annotated[int, typer.Option(help="Distance of its frames.", min=1)]
-SeedOption = Annotated[int, typer.Option(help="Of the order, and of where clips begin.", min=0)]
+FramesOption = Annotated[int, typer.Option(help="Number of frames in a clip.", min=1)]
+StrideOption = Annotated[int, typer.Option(help="Distance between the frames of a clip; 1: consecutive frames.", min=1)]
+SeedOption = Annotated[int, typer.Option(help="Seed of the order of samples and of the first frames of clips.", min=0)]
 TraceOption = Annotated[
-    Path | None, typer.Option(help="Write what disks, cores and stores do, each second, to this CSV file.")
+    Path | None, typer.Option(help="Write the activity of disks, cores and stores to this CSV file, once a second.")
 ]
 TraceEveryOption = Annotated[float, typer.Option(help="Seconds between two lines of --trace.", min=0.01, max=3600)]
 

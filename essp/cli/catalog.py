@@ -41,43 +41,48 @@ def build_command(
         str, typer.Argument(help="Folder, list or archive of the videos: a path or a URI (s3://bucket/prefix).")
     ],
     out: Annotated[str, typer.Option(help="Where to write the catalog, as in data/videos.parquet.")],
-    kind: Annotated[Kind, typer.Option("--source", help="What SOURCE is, if it is not to be recognised.")] = "auto",
-    split: Annotated[int, typer.Option(help="UCF-101, HMDB51: which of the train/test divisions.", min=1)] = 1,
+    kind: Annotated[Kind, typer.Option("--source", help="The kind of SOURCE (default: it is recognised).")] = "auto",
+    split: Annotated[int, typer.Option(help="UCF-101, HMDB51: number of the train/test division.", min=1)] = 1,
     group_column: Annotated[
         str | None,
         typer.Option(
-            help="CSV: the column of what videos share, such as a person (default: `group`, if there is one)."
+            help="CSV: column that says what videos share, such as a person (default: `group`, if it exists)."
         ),
     ] = None,
     camera: Annotated[
-        str | None, typer.Option(help="LeRobot: only what this camera saw (default: a row a camera and episode).")
+        str | None, typer.Option(help="LeRobot: use only this camera (default: a row for each camera and episode).")
     ] = None,
     tolerance_s: Annotated[
         float | None,
         typer.Option(
-            help="LeRobot: seconds that frames may be off their timestamps (default: 0.0001, as in LeRobot).", min=0
+            help="LeRobot: how many seconds frames may differ from their timestamps (default: 0.0001, as in LeRobot).",
+            min=0,
         ),
     ] = None,
     whole: Annotated[
         bool,
-        typer.Option(help="One row a file, whose labelled segments are targets; default: a row a segment."),
+        typer.Option(
+            help="Write a row for each file, with its labelled segments as targets (default: a row for each segment)."
+        ),
     ] = False,
     background: Annotated[
         str | None,
         typer.Option(
-            help="Also a row, of a class of this name, for each stretch of a file that its labelled segments leave out."
+            help="Add a row with this class name for each stretch of a file that is outside its labelled segments."
         ),
     ] = None,
     salvage: Annotated[
         bool,
         typer.Option(
             "--salvage",
-            help="Of files that were cut off or are damaged, use the frames before that; default: they are errors.",
+            help="Use the frames before the damage of truncated or damaged files (default: such files are errors).",
         ),
     ] = False,
-    workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
+    ] = 0,
     timeout_s: Annotated[
-        float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
+        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1)
     ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

@@ -30,19 +30,29 @@ def check_command(
     page: Annotated[
         str | None, typer.Option(help="Where to write the page (default: the catalog's name with .check.html).")
     ] = None,
-    frames: Annotated[int, typer.Option(help="Frames of the clips you train on.", min=1)] = 16,
-    stride: Annotated[int, typer.Option(help="Frames from one to the next in such a clip.", min=1)] = 1,
-    long_gop: Annotated[int, typer.Option(help="Frames between keyframes that are too many.", min=1)] = LONG_GOP,
+    frames: Annotated[int, typer.Option(help="Number of frames in the clips that you train on.", min=1)] = 16,
+    stride: Annotated[
+        int, typer.Option(help="Distance between the frames of such a clip; 1: consecutive frames.", min=1)
+    ] = 1,
+    long_gop: Annotated[
+        int, typer.Option(help="Report videos with more frames than this between two keyframes.", min=1)
+    ] = LONG_GOP,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Read packets and decode nothing: no cuts, black, frozen, near-duplicates.")
+        bool,
+        typer.Option(
+            "--fast",
+            help="Read packets without decoding them: find no cuts, black or frozen frames, or near-duplicates.",
+        ),
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Check only this many videos, the first ones.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Check only the first videos, this many.", min=1)] = None,
     sample: Annotated[
         int | None, typer.Option(help="Check only this many videos, spread over the catalog.", min=1)
     ] = None,
-    workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
+    ] = 0,
     timeout_s: Annotated[
-        float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
+        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1)
     ] = TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print every finding as JSON.")] = False,
 ) -> None:

@@ -34,7 +34,7 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List, show, verify and compare checkpoints; export models."
 )
 Output = Annotated[str, typer.Argument(help="The output of a training job: a path or a URI.")]
-TrainerOption = Annotated[str, typer.Option(help="Which trainer; may be left out where there is one.")]
+TrainerOption = Annotated[str, typer.Option(help="Name of the trainer; may be left out if there is only one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
@@ -68,7 +68,9 @@ def ls_command(
 def show_command(
     output: Output,
     trainer: TrainerOption = "",
-    step: Annotated[int | None, typer.Option(help="Which one (default: the newest whole one).", min=0)] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step of the checkpoint (default: the newest intact one).", min=0)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one checkpoint: where the training stood, its figures and files."""
@@ -93,7 +95,7 @@ def show_command(
         "written": "" if manifest.created is None else manifest.created.astimezone().isoformat(" ", "seconds"),
         "files": ", ".join(_file(file) for file in manifest.files),
         "rounded": _rounded(manifest),
-        "lies in": store.uri(manifest.key),
+        "stored in": store.uri(manifest.key),
     }
     for name, fact in facts.items():
         rows.add_row(Text(name, "bold"), fact)
@@ -144,7 +146,7 @@ def verify_command(
 def diff_command(
     output: Output,
     first: Annotated[int, typer.Argument(help="A step, as `essp checkpoint ls` prints it.", min=0)],
-    second: Annotated[int, typer.Argument(help="Another one.", min=0)],
+    second: Annotated[int, typer.Argument(help="A second step, to compare with the first.", min=0)],
     trainer: TrainerOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -178,25 +180,26 @@ def diff_command(
 @app.command("export")
 def export_command(
     model: Annotated[str, typer.Argument(help="A model: the output of its job, or its `model` folder; path or URI.")],
-    out: Annotated[str, typer.Option(help="Folder of the copy: a path or a URI.")],
+    out: Annotated[str, typer.Option(help="Folder for the copy: a path or a URI.")],
     bits: Annotated[int, typer.Option(help="Bits of each weight, 2 to 16; 0: exact.", min=0, max=16)] = 0,
     scope: Annotated[
         Scope, typer.Option(help="What gets its own range: each channel, each tensor, or all together (global).")
     ] = "channel",
-    codec: Annotated[Codec, typer.Option(help="How bytes are compressed.")] = "zstd",
+    codec: Annotated[Codec, typer.Option(help="Compression of the bytes.")] = "zstd",
     one_dimensional: Annotated[
-        bool, typer.Option("--one-dimensional", help="Round biases and statistics, too; they stay exact otherwise.")
+        bool, typer.Option("--one-dimensional", help="Also round biases and statistics, which otherwise stay exact.")
     ] = False,
     form: Annotated[
         Literal["essp", "onnx", "torch"],
         typer.Option("--format", help="essp: a smaller copy; onnx, torch: programs for other runtimes."),
     ] = "essp",
     frame: Annotated[
-        str, typer.Option(help="HxW of the frames that a program takes, where videos differ in size, as in 256x340.")
+        str,
+        typer.Option(help="HxW of the frames that an exported program takes, as in 256x340, if videos differ in size."),
     ] = "",
     check: Annotated[
         list[str] | None,
-        typer.Option(help="Videos, or folders of them, that both models are to classify; may be repeated."),
+        typer.Option(help="Videos, or folders of videos, on which to compare both models; may be repeated."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -38,7 +38,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     },
     "Drive a running master": {
         "job": Command("essp.cli.job:app", "Start, watch, change, pause, resume and stop jobs over REST."),
-        "pool": Command("essp.cli.pool:app", "Look at the pools of a running master, and set them."),
+        "pool": Command("essp.cli.pool:app", "Show the pools of a running master, and set their sizes."),
         "logs": Command("essp.cli.logs:main", "What workers log, of all pools or about one job."),
         "registry": Command("essp.cli.registry:app", "Register extractors and trainers with a master."),
         "token": Command("essp.cli.token:main", "Make a token for the master's API."),
@@ -46,7 +46,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Run services": {
         "servers": Command("essp.servers.main:app", "Redis, a Kafka-protocol broker and S3 on this machine."),
         "setup": Command("essp.cli.setup:main", "Create topics and buckets, where they are missing."),
-        "doctor": Command("essp.cli.doctor:main", "Check servers, master and machine; how to mend them."),
+        "doctor": Command("essp.cli.doctor:main", "Check servers, master and machine; say how to fix them."),
         "master": Command("essp_master.main:main", "Issue seeds, account for them, serve the REST API."),
         "decoder": Command("essp_decoder.main:main", "Decode clips."),
         "trainer": Command("essp_trainer.main:main", "Train one model on one stream."),

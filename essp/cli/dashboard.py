@@ -100,7 +100,7 @@ def results(status: JobStatus) -> RenderableType:
     if status.counts.skipped:
         left_out = counted(status.counts.skipped, "clip")
         was = "was" if status.counts.skipped == 1 else "were"
-        parts.append(Text(f"{left_out} {was} left out: no other video could take the place", "yellow"))
+        parts.append(Text(f"{left_out} {was} left out: no other video was available", "yellow"))
     if status.reason:
         parts.append(Text(f"{status.state}: {status.reason}", _STATE_STYLE[status.state]))
     return Group(*parts)

@@ -40,11 +40,11 @@ _SHOWN = 4
 
 
 def main(
-    directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("demo"),
-    videos_per_class: Annotated[int, typer.Option(help="Videos of each of the 12 classes.", min=6)] = 30,
-    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 8,
-    clips_per_epoch: Annotated[int, typer.Option(help="Clips of one epoch.", min=16)] = 960,
-    seed: Annotated[int, typer.Option(help="Of the video set.", min=0)] = 0,
+    directory: Annotated[Path, typer.Option("--dir", help="Folder for all files of the demonstration.")] = Path("demo"),
+    videos_per_class: Annotated[int, typer.Option(help="Number of videos in each of the 12 classes.", min=6)] = 30,
+    epochs: Annotated[int, typer.Option(help="Number of training epochs.", min=1)] = 8,
+    clips_per_epoch: Annotated[int, typer.Option(help="Number of clips in an epoch.", min=16)] = 960,
+    seed: Annotated[int, typer.Option(help="Seed of the generated videos.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
 ) -> None:
     """Make a labelled video set, train two streams on it, fuse them, and classify videos that neither stream has seen.

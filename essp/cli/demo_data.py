@@ -30,11 +30,11 @@ from essp_common.wiring import Stores
 
 
 def main(
-    uri: Annotated[str, typer.Argument(help="Where the set goes, as in s3://essp/demo: a path or a URI.")],
+    uri: Annotated[str, typer.Argument(help="Folder for the videos: a path or a URI, as in s3://essp/demo.")],
     out: Annotated[Path, typer.Option(help="Folder for the job files.")] = Path("."),
-    videos_per_class: Annotated[int, typer.Option(help="Videos of each of the 12 classes.", min=6)] = 30,
-    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 8,
-    clips_per_epoch: Annotated[int, typer.Option(help="Clips of one epoch.", min=16)] = 960,
+    videos_per_class: Annotated[int, typer.Option(help="Number of videos in each of the 12 classes.", min=6)] = 30,
+    epochs: Annotated[int, typer.Option(help="Number of training epochs.", min=1)] = 8,
+    clips_per_epoch: Annotated[int, typer.Option(help="Number of clips in an epoch.", min=16)] = 960,
 ) -> None:
     """Make a labelled video set, put it into an object store, and write a training and a prediction job for it."""
     root = as_uri(uri).rstrip("/")

@@ -62,7 +62,9 @@ def checked(
         try:
             found.append(preflight_asking(division.spec, stores, fresh, yes, declared))
         except ConfigError as error:
-            raise ConfigError(f"in {division.name}: {error.problem}", field=error.field, code=error.code) from error
+            raise ConfigError(
+                f"in {division.name}: {error.problem}", field=error.field, code=error.code, parts=error.parts
+            ) from error
     return found
 
 

@@ -21,7 +21,7 @@ from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Compare what a model has found with labels.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Compare the results of a model with labels.")
 
 _RANGE = re.compile(r"([\d.]+):([\d.]+)(?::([\d.]+))?")
 _MOST_OVERLAPS = 1000
@@ -40,7 +40,7 @@ def segments(
     found: Annotated[
         str,
         typer.Argument(
-            help="What was found: JSON of `essp predict --segments --json`, the output of a predict job, or "
+            help="Results: JSON of `essp predict --segments --json`, the output of a predict job, or "
             "ActivityNet's results; path or URI."
         ),
     ],
@@ -49,7 +49,7 @@ def segments(
         str, typer.Option(help="Thresholds of overlap: 0.5,0.75 or 0.1:0.9 or 0.1:0.9:0.2.")
     ] = "0.5:0.95:0.05",
     subset: Annotated[
-        str | None, typer.Option(help="Only videos of this part of the labels, as in validation.")
+        str | None, typer.Option(help="Use only videos of this part of the labels, as in validation.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

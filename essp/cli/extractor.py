@@ -23,7 +23,7 @@ app = typer.Typer(
 app.command("run")(run_worker)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ParamOption = Annotated[list[str] | None, typer.Option(help="Parameter as name=value; may be given again.")]
+ParamOption = Annotated[list[str] | None, typer.Option(help="Parameter as name=value; may be repeated.")]
 
 
 @app.command("ls")
@@ -59,14 +59,14 @@ def describe_feature(
 @app.command("preview")
 def preview(
     video: Annotated[Path, typer.Argument(help="A video file.", exists=True, dir_okay=False)],
-    feature: Annotated[str, typer.Option(help="Which feature (`essp extractor ls`).")] = "flow",
+    feature: Annotated[str, typer.Option(help="The feature (`essp extractor ls`).")] = "flow",
     param: ParamOption = None,
     out: Annotated[Path, typer.Option(help="A picture of a few frames (.png) or a video (.mp4).")] = Path(
         "preview.png"
     ),
-    start: Annotated[int, typer.Option(help="First frame.", min=0)] = 0,
-    frames: Annotated[int, typer.Option(help="Frames shown in a video.", min=1)] = 60,
-    short_side: Annotated[int, typer.Option(help="Frames are scaled to this short side.", min=8)] = 256,
+    start: Annotated[int, typer.Option(help="Index of the first frame.", min=0)] = 0,
+    frames: Annotated[int, typer.Option(help="Number of frames, if a video is written.", min=1)] = 60,
+    short_side: Annotated[int, typer.Option(help="Short side to which frames are scaled, in pixels.", min=8)] = 256,
 ) -> None:
     """Draw a feature of a video below the frames it was computed from: what the network will see, for choosing
     parameters."""

@@ -102,7 +102,7 @@ _FEW_OF_LABELS = """\
 """
 
 _TRIED = """\
-  # tried on the validation split, the simplest first; of videos of which few clips tell: also max,
+  # tried on the validation split, the simplest first; where few clips of a video tell its class: also max,
   # {name: top_k, k: [1, 3, 5]}, linear, attention (`essp aggregator ls`)
 """
 _TRIED_OF_LABELS = """\
@@ -149,7 +149,7 @@ def main(
         Path,
         typer.Option(
             help="The job file to write. Of another name than job.yaml, the job and its output are named after both "
-            "catalog and file, so that several jobs on one catalog go side by side."
+            "catalog and file, so that one catalog can have several jobs."
         ),
     ] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
@@ -162,8 +162,8 @@ def main(
             "weights of a package.",
         ),
     ] = None,
-    test: Annotated[str, typer.Option(help="Of records: the data set to test on.")] = "",
-    validation: Annotated[str, typer.Option(help="Of records: the data set to validate on.")] = "",
+    test: Annotated[str, typer.Option(help="Data set of records to test on.")] = "",
+    validation: Annotated[str, typer.Option(help="Data set of records to validate on.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file for a data set."""

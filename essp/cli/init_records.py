@@ -18,7 +18,7 @@ from essp_common.wiring import Stores
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
-# {records} of {classes}, {bytes}; half of the images looked at are at least {short} pixels high and wide.
+# {records} of {classes}, {bytes}; half of the images sampled are at least {short} pixels high and wide.
 
 name: {name}                  # names the job in messages, cache keys and the API
 output: {output}   # checkpoints, model and report go below this URI
@@ -34,7 +34,7 @@ clip:                         # a record is a clip of one frame
 
 sampling:
   kind: exhaustive            # each record once an epoch, in a random order; or class_balanced: class, then record
-  clips_per_visit: 1          # records beside each other in a file that are drawn together; more: longer reads
+  clips_per_visit: 1          # records next to each other in a file that are drawn together; more: longer reads
   window: {window}                 # records within which those of a file are read together; fit into limits.budget
   seed: 0                     # the same seed gives the same order, however many workers run
 

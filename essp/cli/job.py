@@ -49,7 +49,7 @@ from essp_common.quantities import counted, percent, size
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Start, watch, change, pause, resume and stop jobs over REST; tell what became of one.",
+    help="Start, watch, change, pause, resume and stop jobs over REST; show the outcome of one.",
 )
 app.command()(why)
 app.command()(dump)
@@ -70,14 +70,14 @@ def start(
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Begin again: remove what a job has left in the output, and nothing but what ESSP wrote."
+            "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask whether the output of another job may go.")
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
     epochs: Epochs = None,
-    wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -132,7 +132,7 @@ def list_jobs(
         typer.echo(json.dumps(answer))
         return
     if not answer:
-        typer.echo("there are none; `essp job start job.yaml` starts one", err=True)
+        typer.echo("there are no jobs; `essp job start job.yaml` starts one", err=True)
         return
     open_console().print(_listed([JobSummary.model_validate(job) for job in answer]))
 
@@ -173,7 +173,12 @@ def stop(
 @app.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option
 def priority(
     name: Name,
-    wanted: Annotated[int, typer.Argument(help="-1000 to 1000; jobs with a higher one go first.", min=-1000, max=1000)],
+    wanted: Annotated[
+        int,
+        typer.Argument(
+            help="Priority, from -1000 to 1000; jobs with a higher priority start first.", min=-1000, max=1000
+        ),
+    ],
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -195,7 +200,8 @@ def change(
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Also what this part of a job file says.", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(help="A part of a job file, whose fields are changed too.", exists=True, dir_okay=False),
     ] = None,
     server: Server = SERVER,
     token: Token = "",
@@ -217,7 +223,7 @@ def change(
 @app.command()
 def wait(
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="Seconds to wait at most.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Maximum time to wait, in seconds.")] = None,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,

@@ -45,9 +45,7 @@ Job = Annotated[str, typer.Argument(help="A job of the master, or the output of 
 
 def why(
     job: Job,
-    index: Annotated[
-        int, typer.Argument(help="Index of the clip, as messages and `essp deadletter ls` have it.", min=0)
-    ],
+    index: Annotated[int, typer.Argument(help="Index of the clip, as in messages and `essp deadletter ls`.", min=0)],
     epoch: Annotated[int, typer.Option(help="Epoch of the clip, counted from 1.", min=1)] = 1,
     purpose: Annotated[str, typer.Option(help=f"Pass of the clip: {', '.join(PURPOSES.values())}.")] = "train",
     server: rest.Server = rest.SERVER,
@@ -71,7 +69,9 @@ def why(
 
 def dump(
     job: Job,
-    out: Annotated[Path | None, typer.Option(help="The file to write. Default: JOB.zip, here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write (default: JOB.zip in the current folder).")
+    ] = None,
     server: rest.Server = rest.SERVER,
     token: rest.Token = "",
     as_json: rest.AsJson = False,

@@ -20,11 +20,13 @@ Level = Literal["info", "warning", "error"]
 
 def main(
     job: Annotated[str, typer.Option(help="Only lines about this job.")] = "",
-    pool: Annotated[str, typer.Option(help="Only of this pool; `trainer` stands for all trainers.")] = "",
-    worker: Annotated[str, typer.Option(help="Only of this worker.")] = "",
-    level: Annotated[Level, typer.Option(help="Lines of this level, and worse ones.")] = "info",
-    lines: Annotated[int, typer.Option("--lines", "-n", help="So many of the newest.", min=1, max=_MOST)] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
+    pool: Annotated[str, typer.Option(help="Only lines of this pool; `trainer` stands for all trainers.")] = "",
+    worker: Annotated[str, typer.Option(help="Only lines of this worker.")] = "",
+    level: Annotated[Level, typer.Option(help="Only lines of this level or a more severe one.")] = "info",
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", help="Number of lines to show, the newest ones.", min=1, max=_MOST)
+    ] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines, until Ctrl-C.")] = False,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,

@@ -135,7 +135,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _options(
     show_version: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", is_eager=True, callback=_show_version
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
     ),
 ) -> None:
     """Train and evaluate video classifiers straight from compressed video."""

@@ -30,18 +30,21 @@ from essp_common.runtime.process import cpu_count, set_up_logging
 def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     rate: Annotated[
-        float, typer.Option(help="Clips a second that each trainer is to get; 0: what this machine gives.", min=0)
+        float, typer.Option(help="Clips per second for each trainer; 0: as many as this machine can produce.", min=0)
     ] = 0.0,
-    gpus: Annotated[int, typer.Option(help="GPUs of all trainers together, for the price.", min=0)] = 0,
-    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: as this one).", min=0)] = 0,
-    seconds: Annotated[float, typer.Option(help="How long to measure.", min=1)] = 10.0,
-    redis: Annotated[str, typer.Option(help="Bytes a second that one Redis server takes and gives.")] = "1GB",
-    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as needed).", min=0)] = 0,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs of all trainers together, for the price.", min=0)] = 0,
+    cores: Annotated[
+        int, typer.Option(help="Without --rate: number of cores of the machine (0: as many as this one has).", min=0)
+    ] = 0,
+    seconds: Annotated[float, typer.Option(help="Duration of the measurement, in seconds.", min=1)] = 10.0,
+    redis: Annotated[str, typer.Option(help="Bytes per second that one Redis server can receive and send.")] = "1GB",
+    redis_servers: Annotated[int, typer.Option(help="Number of Redis servers (0: as many as needed).", min=0)] = 0,
     network: Annotated[
-        str, typer.Option(help="Bytes a second of the link of a Redis server, each way (0: no limit).")
+        str,
+        typer.Option(help="Bytes per second of the network link of a Redis server, in each direction (0: no limit)."),
     ] = "0",
-    core_price: Annotated[float, typer.Option(help="Of one core, an hour.", min=0)] = 0.0,
-    gpu_price: Annotated[float, typer.Option(help="Of one GPU, an hour.", min=0)] = 0.0,
+    core_price: Annotated[float, typer.Option(help="Price of one core for an hour.", min=0)] = 0.0,
+    gpu_price: Annotated[float, typer.Option(help="Price of one GPU for an hour.", min=0)] = 0.0,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

@@ -13,7 +13,7 @@ from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect, path_of
 from essp_common.quantities import percent
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Look at the pools of a running master, and set them."
+    add_completion=False, no_args_is_help=True, help="Show the pools of a running master, and set their sizes."
 )
 
 
@@ -41,9 +41,11 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
 @app.command("set")
 def set_pool(
     name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
-    min_workers: Annotated[int, typer.Option("--min", help="Fewest workers.", min=0)] = 1,
-    max_workers: Annotated[int, typer.Option("--max", help="Most workers.", min=0)] = 64,
-    replicas: Annotated[int | None, typer.Option(help="A fixed size, instead of the autoscaler's.", min=0)] = None,
+    min_workers: Annotated[int, typer.Option("--min", help="Minimum number of workers.", min=0)] = 1,
+    max_workers: Annotated[int, typer.Option("--max", help="Maximum number of workers.", min=0)] = 64,
+    replicas: Annotated[
+        int | None, typer.Option(help="A fixed number of workers, instead of the autoscaler's.", min=0)
+    ] = None,
     server: Server = SERVER,
     token: Token = "",
 ) -> None:

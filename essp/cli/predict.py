@@ -41,11 +41,11 @@ _OPTIONS = {
 
 
 def main(
-    videos: Annotated[list[str], typer.Argument(help="Files, folders of them, or their URIs.")],
+    videos: Annotated[list[str], typer.Argument(help="Videos: files, folders of files, or URIs.")],
     model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
-    top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
+    top: Annotated[int, typer.Option(help="Number of classes to show for each video.", min=1)] = 5,
     segments: Annotated[
-        bool, typer.Option("--segments", help="Also say where in each video classes are seen.")
+        bool, typer.Option("--segments", help="Also report the segments of each video in which a class is seen.")
     ] = False,
     every: Annotated[
         str | None,
@@ -56,9 +56,11 @@ def main(
     ] = None,
     highlight: Annotated[
         Highlight | None,
-        typer.Option(help="Let clips in which something is seen count more, by this measure (default: all the same)."),
+        typer.Option(
+            help="Give more weight to clips in which something is seen, by this measure (default: equal weights)."
+        ),
     ] = None,
-    floor: Annotated[float, typer.Option(help="What each clip counts at least with --highlight; 1 is the most.")] = 0.1,
+    floor: Annotated[float, typer.Option(help="With --highlight: minimum weight of a clip, at most 1.")] = 0.1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:

@@ -101,7 +101,7 @@ MANY = """\
 #
 # For thousands of videos, on a GPU. Numbers without a mark are those of TSN with ResNet-50 on Kinetics-400 as MMAction2
 # trains it (8 x 32 clips, SGD; rgb 100 epochs at 0.01, flow 110 at 0.005), rates in proportion to the batch (Goyal et
-# al., 2017); [essp] is a choice made here. None of it was measured with ESSP on a set of thousands of videos.
+# al., 2017); [essp] is a choice made here. Nothing here was measured with ESSP on a set of thousands of videos.
 
 name: {name}                  # names the job in messages, cache keys and the API
 output: {output}   # checkpoints, fused model and report go below this URI
@@ -118,7 +118,7 @@ clip:
   frames: 18                  # 3 pieces of 6 frames from all over the video: 3 pictures, 3 stacks of 5 flow fields
   snippets: 3
   resize: {{mode: short_side, height: 256, width: 256}}
-  pixels: yuv420              # [essp] half the bytes of rgb; trainers get rgb all the same
+  pixels: yuv420              # [essp] half the bytes of rgb; trainers still get rgb
   codec: {{name: raw}}
 
 sampling:                     # [essp]
@@ -182,7 +182,7 @@ epochs: 3                     # each shows one clip of every video, from another
 data:
   catalog: {catalog}
   train: train
-  validation: validation      # only looked at: nothing is chosen by so few videos
+  validation: validation      # only reported: so few videos are too few to choose by
   validation_fraction: 0.1    # set aside from the training videos when the catalog has no validation split
   test: {test:<18}    # the final figures; null: none
 

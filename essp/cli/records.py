@@ -38,7 +38,7 @@ _USUAL_SIDE = 224
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Build, show, verify and change data sets of records."
 )
-VersionOption = Annotated[int | None, typer.Option(help="Which version (default: the newest).", min=1)]
+VersionOption = Annotated[int | None, typer.Option(help="Number of the version (default: the newest).", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
@@ -56,22 +56,28 @@ def build_command(
         ),
     ] = None,
     side: Annotated[
-        int | None, typer.Option("--size", help="Scale each image to cover a square of this side; cut it out.", min=1)
+        int | None,
+        typer.Option(
+            "--size", help="Scale each image to cover a square with this side, and crop it to the square.", min=1
+        ),
     ] = None,
     within: Annotated[
-        str, typer.Option(help="Only what is in this folder of SOURCE, or split of a catalog, as in train.")
+        str, typer.Option(help="Use only this folder of SOURCE, or this split of a catalog, as in train.")
     ] = "",
     images: Annotated[
         str, typer.Option(help="COCO: folder, .zip or .tar of the images (default: next to the annotations).")
     ] = "",
     whole: Annotated[
-        bool, typer.Option(help="COCO: whole images, labelled by their largest object; default: a record a box.")
+        bool,
+        typer.Option(help="COCO: use whole images, labelled by their largest object (default: a record for each box)."),
     ] = False,
     frames: Annotated[
-        int, typer.Option("--frames-a-video", help="Catalog: frames of each video, evenly placed.", min=1)
+        int, typer.Option("--frames-a-video", help="Catalog: number of frames of each video, evenly spaced.", min=1)
     ] = FRAMES,
-    append: Annotated[bool, typer.Option(help="Add to the records that are there, as a new version.")] = False,
-    workers: Annotated[int, typer.Option(help="Images decoded at a time (0: one a core).", min=0)] = 0,
+    append: Annotated[bool, typer.Option(help="Add the records to the existing ones, as a new version.")] = False,
+    workers: Annotated[
+        int, typer.Option(help="Number of images to decode at the same time (0: one for each core).", min=0)
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be built.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -66,7 +66,7 @@ def delete_command(
 def clean_command(
     data_set: DataSetArgument,
     older_than: Annotated[
-        float, typer.Option(help="Hours for which a build has to have written nothing, to be taken for dead.", min=0)
+        float, typer.Option(help="Hours without a write after which a build counts as dead.", min=0)
     ] = 24.0,
     dry_run: DryRun = False,
     yes: Yes = False,

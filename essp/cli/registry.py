@@ -32,13 +32,13 @@ class Kind(StrEnum):
     TRAINERS = "trainers"
 
 
-Which = Annotated[Kind, typer.Argument(help="Which table.")]
+Which = Annotated[Kind, typer.Argument(help="The table: extractors or trainers.")]
 Name = Annotated[str, typer.Argument(help="The row, as `ls` names it.")]
 
 
 @app.command("ls")
 def list_rows(
-    kind: Annotated[Kind, typer.Option(help="Which table.")] = Kind.EXTRACTORS,
+    kind: Annotated[Kind, typer.Option(help="The table: extractors or trainers.")] = Kind.EXTRACTORS,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -71,7 +71,7 @@ def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "") -> 
 @app.command()
 def put(
     kind: Which,
-    file: Annotated[Path, typer.Argument(help="The row, YAML or JSON.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="File with the row (YAML or JSON).", exists=True, dir_okay=False)],
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,

@@ -46,11 +46,11 @@ def main(
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Begin again: remove what a job has left in the output, and nothing but what ESSP wrote."
+            "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask whether the output of another job may go.")
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
     epochs: Epochs = None,
     splits: Splits = None,

@@ -29,17 +29,20 @@ _KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force --allow-pri
 
 def main(
     feature: Annotated[
-        list[str] | None, typer.Option(help="Create the topic of this feature, too; may be given again.")
+        list[str] | None, typer.Option(help="Also create the topic of this feature; may be repeated.")
     ] = None,
     buckets: Annotated[bool, typer.Option(help="Create the buckets of ESSP_STORES that are missing.")] = False,
     no_topics: Annotated[
-        bool, typer.Option("--no-topics", help="Create buckets alone: something else makes the topics (Strimzi).")
+        bool, typer.Option("--no-topics", help="Do not create topics, because something else does (Strimzi).")
     ] = False,
     acls: Annotated[
         bool, typer.Option("--acls", help="Create nothing; print commands for the rights that services need.")
     ] = False,
     principal: Annotated[
-        str, typer.Option(help="With --acls: who each service is to Kafka; without {service}, all are one.")
+        str,
+        typer.Option(
+            help="With --acls: principal of each service in Kafka; without {service}, all services share one."
+        ),
     ] = "User:essp-{service}",
 ) -> None:
     """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES,

@@ -18,9 +18,13 @@ _BYTES = 32
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="Whose it is: stands in the log of registrations.")],
-    scope: Annotated[list[Right] | None, typer.Option(help="What it is for; may be repeated. Default: read.")] = None,
-    team: Annotated[str, typer.Option(help="Whose jobs its bearer starts (ESSP_TEAMS). Default: no team's.")] = "",
+    name: Annotated[str, typer.Argument(help="Owner of the token, as in the log of registrations.")],
+    scope: Annotated[
+        list[Right] | None, typer.Option(help="Scope of the token; may be repeated (default: read).")
+    ] = None,
+    team: Annotated[
+        str, typer.Option(help="Team for which its bearer starts jobs (ESSP_TEAMS; default: no team).")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print token and entry as one JSON object.")] = False,
 ) -> None:
     """Make a token. The token is printed to stdout, once; the master gets only its hash, as an entry of

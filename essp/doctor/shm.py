@@ -31,7 +31,7 @@ def examine(url: str) -> Iterator[Finding]:
             CHECK,
             f"{PARENT} has {free:,} bytes free, the cache may still take {left:,}",
             "make it larger (docker run --shm-size, mount -o remount,size=), or the cache smaller (?bytes=...); "
-            "see what else lies there",
+            "see what else is there",
         )
     else:
         yield ok(CHECK, f"the cache may take {left:,} bytes more, {PARENT} has {free:,} free")

@@ -256,7 +256,7 @@ class Board:
         return OVER
 
     def leave(self, member: int, used: bool) -> None:
-        """Leave the epoch. The batch that the member holds was used, or is given back."""
+        """Leave the epoch. The batch that the member holds was used, or is returned."""
         w = self.words
         row = self._member(member)
         held = w[row + 2]

@@ -193,7 +193,7 @@ class Ring:
 
     def _leave(self, board: Board) -> None:
         board.bury(self.member)
-        # within this step, so that the next process to take the place can get the lock
+        # within this step, so that the next process with this number can get the lock
         self._lock(_FIRST_MEMBER + self.member, fcntl.F_UNLCK)
         self.member = WAIT
 

@@ -125,7 +125,7 @@ def _of_split(source: Source, within: str) -> Source:
         if source.items and not inside:
             there = ", ".join(sorted({item.name.partition("/")[0] for item in source.items})[:5])
             raise ConfigError(
-                f"no image lies in {within}; folders are, for example: {there}", field="--within", code="unknown"
+                f"no image is in {within}; folders are, for example: {there}", field="--within", code="unknown"
             )
         return replace(source, items=inside, recognised=f"{source.recognised}; those in {within}")
     found = {_split_folder(item.name) for item in source.items} - {""}

@@ -62,7 +62,7 @@ def notes(account: Account) -> dict[str, str]:
         "intermediate files": "none: clips and features lived in the frame cache",
     }
     if counts["skipped"]:
-        found["clips left out"] = f"{counts['skipped']:,} (nothing could take their place)"
+        found["clips left out"] = f"{counts['skipped']:,} (nothing could replace them)"
     if again := sum(map(_issued_again, runs)):
         found["clips made again"] = f"{again:,} ({counts['lost']:,} because their bytes were lost)"
     return (

@@ -157,7 +157,7 @@ def before_end(store: ObjectStore, end: Manifest) -> Manifest:
         except BadCheckpoint as error:
             _log.warning("checkpoint %d of trainer %s is left out: %s", name.step, end.trainer, error)
     raise BadCheckpoint(
-        f"trainer {end.trainer} has ended after {end.epochs} epochs, and no whole checkpoint is left to go on "
+        f"trainer {end.trainer} has ended after {end.epochs} epochs, and no whole checkpoint is left to continue "
         "from; start with --fresh, or train more epochs in another output"
     )
 

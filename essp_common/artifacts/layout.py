@@ -43,7 +43,7 @@ TABLE = (
     Line("predictor/runs/<fence>", "what a run of the job scores with", "prediction"),
     Line("predictions.parquet", "the answers", "prediction"),
     Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
-    Line("history/<number>", "what became of its clips, a few seconds each (history.py)"),
+    Line("history/<number>", "the outcome of its clips, a few seconds each (history.py)"),
     Line("history/chapters/<number>-<number>", "older ones, joined"),
     Line("fences/<number>", "the newest: who may speak for the job"),
     Line("snapshots/<number>", "(jobs with very many classes or phases) what is too large for a message, by its fence"),

@@ -135,7 +135,7 @@ class Manifest(_Document):
     incarnation: Number = 0
     """The incarnation that wrote it, as numbered in `latest`."""
     updates: Number
-    """Optimiser steps taken."""
+    """Optimizer steps taken."""
     epoch: Number
     """The epoch whose training last changed the weights."""
     epochs: Number = 0

@@ -162,7 +162,7 @@ class Staging:
             for file in manifest.files:
                 if (path := self._fast.local_path(manifest.prefix + file.name)) is None:
                     raise BadCheckpoint(
-                        f"{self._fast.uri(manifest.prefix + file.name)} is gone; leave it to ESSP what lies there"
+                        f"{self._fast.uri(manifest.prefix + file.name)} is gone; let only ESSP remove what is there"
                     )
                 store.put_file(prefix + file.name, path)
             checkpoint_files.read_back(store, prefix, manifest.files)

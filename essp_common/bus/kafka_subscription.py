@@ -64,8 +64,8 @@ _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 500
 """How long one poll waits for messages. Each poll costs CPU, and closing waits for the current poll."""
 _READ_AHEAD, _READ_AHEAD_BYTES = 2000, 32 * 2**20
-"""Limits for buffered messages and their bytes; the last poll may exceed them. The oldest buffered message is handed
-out first."""
+"""Limits for buffered messages and their bytes; the last poll may exceed them. The oldest buffered message is
+delivered first."""
 _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: no heartbeats are sent meanwhile."""
@@ -108,7 +108,7 @@ class KafkaSubscription:
         self._owned: set[TopicPartition] = set()
         self._watermarks: dict[TopicPartition, Watermark] = {}
         self._committed: dict[TopicPartition, int] = {}
-        """Where each partition would be read from again: the last commit, or the first offset handed out."""
+        """Where each partition would be read from again: the last commit, or the first offset delivered."""
         self._begun: Counter[TopicPartition] = Counter()
         """How often this subscription has begun to read each partition."""
         self._next: dict[TopicPartition, int] = {}
@@ -447,7 +447,7 @@ class KafkaSubscription:
                     self._committed[slot] = max(self._committed[slot], offset.offset)
 
     def _go_back(self) -> None:
-        """Deliver everything again that was handed out and is not committed."""
+        """Deliver everything again that was delivered and is not committed."""
         with self._changed:
             for slot in self._watermarks:
                 with suppress(ValueError):  # revoked by now

@@ -53,7 +53,7 @@ class Acknowledgements:
                 return {}
             owed = f"{self._owed} messages" if self._owed else "what was published"
         return {
-            Kind.BUS_STALLED: f"the broker has not acknowledged {owed} for {waited_s:.0f} s; look at its log, "
+            Kind.BUS_STALLED: f"the broker has not acknowledged {owed} for {waited_s:.0f} s; check its log, "
             "its disk, and whether enough replicas are in sync; what is not acknowledged is published again"
         }
 

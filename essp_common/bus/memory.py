@@ -297,7 +297,7 @@ class MemorySubscription:
             self.wake()
 
     def position(self, slot: Slot) -> int:
-        """Return the offset after the last record that was handed out."""
+        """Return the offset after the last record that was delivered."""
         return self.slots[slot].position
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""Buffered records from several partitions, handed out oldest first.
+"""Buffered records from several partitions, delivered oldest first.
 
 kafka-python reads one partition to its end before the next. A worker that took records in that order could do what is
 needed last before what is needed next, across everything outstanding. So the oldest record of all partitions is next,

@@ -32,7 +32,7 @@ class Watermark:
         return self._waiting[0] if self._waiting else self._position
 
     def delivered(self, offset: int) -> None:
-        """A record was handed out; offsets only grow."""
+        """A record was delivered; offsets only grow."""
         if offset < self._position:
             raise ValueError(f"offset {offset} was delivered before; the next is {self._position} or later")
         self._waiting.append(offset)

@@ -26,7 +26,7 @@ _MIXED_WITHIN_S = 150.0
 
 
 class Damage:
-    """The damaged values that one cache has recently handed out. Thread-safe."""
+    """The damaged values that one cache has recently returned. Thread-safe."""
 
     def __init__(self, where: str, clock: Callable[[], float]) -> None:
         """`where` names the cache in messages."""
@@ -79,6 +79,6 @@ class Damage:
             if len(self._seen) < _MANY or self._clock() - self._seen[0] >= _WITHIN_S:
                 return {}
             return {
-                Kind.CACHE_DAMAGED: f"{self._where} hands out values that are not what was stored, and they are made "
-                f"again; look at its memory, the network and any proxy before it (last: {self._last})"
+                Kind.CACHE_DAMAGED: f"{self._where} returns values that differ from what was stored; they are made "
+                f"again; check its memory, the network and any proxy before it (last: {self._last})"
             }

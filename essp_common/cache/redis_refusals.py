@@ -36,7 +36,7 @@ _ACCESS = (
     "password is taken at once from the URL's password_file, from the URL itself at the next start"
 )
 _NO_REDIS = (
-    "ESSP knows no such answer: see that ESSP_CACHE names a Redis or Valkey of version 7 or later, and look at any "
+    "ESSP knows no such answer: see that ESSP_CACHE names a Redis or Valkey of version 7 or later, and check any "
     "proxy before it"
 )
 _PROMOTE = "let ESSP_CACHE name the primary, or make it one: redis-cli REPLICAOF NO ONE"

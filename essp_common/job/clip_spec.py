@@ -1,4 +1,4 @@
-"""What a job looks at: the geometry of its clips, and the streams computed from them."""
+"""What a job reads: the geometry of its clips, and the streams computed from them."""
 
 from __future__ import annotations
 

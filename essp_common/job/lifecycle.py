@@ -7,8 +7,8 @@
 
 A job waits in the queue while there is no room for it; the master decides when it runs (`essp_master/queue/`). A job
 that was paused when another master takes it over goes from pending to paused. Asking for the state a job is
-already in is no error, so that a repeated request is harmless. A job that has ended can be started again: it resumes
-from its checkpoints.
+already in is not an error, so that a repeated request is harmless. A job that has ended can be started again: it
+resumes from its checkpoints.
 """
 
 from __future__ import annotations

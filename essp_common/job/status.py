@@ -290,7 +290,7 @@ class ChangeStatus(_Model):
 
 
 class JobStatus(_Model):
-    """Everything there is to know about a job."""
+    """Everything that is known about a job."""
 
     name: str
     kind: JobKind

@@ -74,7 +74,7 @@ class Archive:
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refuse."""
-        raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there", code="unsupported")
+        raise ConfigError(f"{self.uri(key)} is in an archive, which is read-only", code="unsupported")
 
     def put_file(self, key: str, path: str) -> NoReturn:
         """Refuse."""

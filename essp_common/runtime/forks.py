@@ -80,7 +80,7 @@ def _forked() -> None:
     for one in list(_followed):
         try:
             one.forked()
-        except Exception:  # the others must be reset all the same
+        except Exception:  # the others must still be reset
             log.exception("%s may not work in this fork", type(one).__name__)
 
 

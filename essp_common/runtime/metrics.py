@@ -80,7 +80,7 @@ BUILD_INFO.labels(distribution.version()).set(1)
 CONDITION = Gauge(
     "essp_condition",
     "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and the pool it concerns; of "
-    "all trainings, whose names are those of jobs, `trainer`.",
+    "all training runs, whose names are those of jobs, `trainer`.",
     ["kind", "subject"],
 )
 UNEXPECTED = Counter(

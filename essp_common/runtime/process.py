@@ -100,11 +100,11 @@ def drained_by_signals(
     timer.name, timer.daemon = "essp-drain-limit", True
 
     def drain() -> None:
-        log.info("leaves within %g s, when what is in hand is done; a second signal ends it at once", drain_s)
+        log.info("leaves within %g s, when its current work is done; a second signal ends it at once", drain_s)
         for service in services:
             try:
                 service.drain()
-            except Exception as error:  # noqa: BLE001  the others must be drained all the same
+            except Exception as error:  # noqa: BLE001  the others must still be drained
                 unexpected("essp-drain", error)
 
     def on_signal() -> None:
@@ -266,5 +266,5 @@ def _leave_undrained(drain_s: float) -> None:
 
 
 def _say_undrained(drain_s: float) -> None:
-    log.error("not drained within %g s; leaving, what is in hand is delivered again", drain_s)
+    log.error("not drained within %g s; leaving; the current work is delivered again", drain_s)
     logging.shutdown()

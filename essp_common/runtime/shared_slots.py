@@ -1,7 +1,7 @@
 """Memory shared with a child, which writes clips there; this process uses them without a copy.
 
 A slot is taken before a clip is decoded. It becomes free automatically, in any thread, when nothing refers any more to
-the view that was handed out or to anything derived from it (a slice, a NumPy array). So a decoder's clip that the cache
+the view that was returned or to anything derived from it (a slice, a NumPy array). So a decoder's clip that the cache
 copies (Redis) occupies its slot for one request, and one that an in-process cache keeps occupies it for as long as it
 is kept. Free slots are reused at once, because touching new pages costs more than copying a clip.
 """
@@ -47,7 +47,7 @@ class SharedMemory:
         """Size -> where free slots of this size begin."""
 
     def take(self, size: int) -> Slot:
-        """Take a slot of at least `size` bytes, with its previous content. Give it back, or hand out a view of it.
+        """Take a slot of at least `size` bytes, with its previous content. Release it, or return a view of it.
 
         Raises `Unavailable` if the machine does not have enough memory at present.
         """

@@ -1,7 +1,7 @@
 """Threads that last as long as their process, and unexpected errors in them.
 
-A thread that dies of an error does so silently: its work stops, and everything else continues. So long-lived threads
-are started here, and they never die silently:
+A thread that dies of an error does so silently: its work stops, and everything else continues. Therefore, long-lived
+threads are started here, and they never die silently:
 
     lasting(name, run, ended)     restarts `run` after an error, until `ended`: for loops that only observe or report
     guarded(name, run, failed)    runs once; after an error, `failed` decides what follows, such as ending the process

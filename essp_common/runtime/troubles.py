@@ -42,15 +42,15 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.NO_WORKERS: "work waits for a pool that has no running worker; start one, or see why none starts",
     Kind.CRASHING: "workers end as soon as they are started; their logs say why",
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
-    Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
+    Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; check its log, its disk and its "
     "replicas",
-    Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and what sets it right",
+    Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and how to fix it",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
-    Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
+    Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and how to fix it",
     Kind.CACHE_EVICTS: "the frame cache may drop clips before they are read; set maxmemory, and maxmemory-policy "
     "noeviction",
-    Kind.CACHE_DAMAGED: "the frame cache hands out values that are not what was stored; they are made again, and the "
-    "machine's memory, the network or a proxy is to be looked at",
+    Kind.CACHE_DAMAGED: "the frame cache returns values that differ from what was stored; they are made again; check "
+    "the machine's memory, the network and any proxy",
     Kind.MIXED_RELEASES: "workers of two releases of ESSP are at work; clips of the older ones are made again until "
     "those have left",
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",

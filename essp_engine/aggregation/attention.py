@@ -1,12 +1,12 @@
-"""Attention weighting: clips count by how much they seem to tell, which is learned.
+"""Attention weighting: clips count by how informative they seem, which is learned.
 
 As in Wang et al. ("Temporal segment networks", TPAMI 2018), the weights of a video's clips are the softmax of a linear
-function of what is known of each clip. There it is the clip's feature; here it is its score, of which three properties
-are taken that mean the same for any classes: how sure it is, how far the best class is ahead of the second one, and
+function of properties of each clip. There the property is the clip's feature. Here it is the clip's score, reduced to
+three numbers that mean the same for any classes: how sure it is, how far the best class is ahead of the second one, and
 how much it agrees with the other clips. So a stream has three numbers to learn, and few videos suffice.
 
-The log loss of the weighted mean is minimised with a small penalty on the numbers, downhill from zero, where attention
-is the plain mean. So it draws no random numbers, and is never worse than the mean on what it was fitted to.
+The fit minimises the log loss of the weighted mean with a small penalty on the numbers. It descends from zero, where
+attention is the plain mean. So it draws no random numbers, and is never worse than the mean on the videos of the fit.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from essp_engine.encoders.descent import lowest
 Floats = NDArray[np.float64]
 
 PROPERTIES = ("sure", "ahead", "agrees")
-"""What is seen of each clip; all lie between 0 and 1."""
+"""The properties of each clip; all are between 0 and 1."""
 _QUERY = "attention"
 _MIN_PROBABILITY = 1e-12
 
 
 class AttentionParams(FusionParams):
-    """How freely attention is learned."""
+    """The regularisation of attention."""
 
     penalty: float = Field(1e-4, gt=0, le=10)
-    """On the squares of the three learned numbers. The higher, the closer attention stays to the mean over all clips.
-    Try several, as in `[0.0001, 0.001, 0.01]`, where there are few videos."""
+    """Penalty on the squares of the three learned numbers. The higher it is, the closer attention stays to the mean
+    over all clips. With few videos, try several values, as in `[0.0001, 0.001, 0.01]`."""
 
 
 class Attention(Pooled):
-    """The mean over the clips, weighted by how sure and how typical they are. For videos of which many clips tell
-    nothing, where it is not known how many; in contrast to `top_k`, a clip counts the same for all classes."""
+    """The mean over the clips, weighted by how sure and how typical they are. For videos with an unknown number of
+    uninformative clips. Unlike in `top_k`, a clip counts the same for all classes."""
 
     name = "attention"
-    summary = "The mean over clips that tell something, as it is learned."
+    summary = "The mean over clips with learned weights, by how informative they are."
     Params: ClassVar[type[AttentionParams]] = AttentionParams
 
     def __init__(self, params: AttentionParams) -> None:
@@ -51,7 +51,7 @@ class Attention(Pooled):
         self._penalty = params.penalty
 
     def fit_part(self, part: ClipScores) -> State:
-        """The three numbers."""
+        """The three learned numbers."""
         return {_QUERY: fitted_query(part, self._penalty)}
 
     def pool(self, part: ClipScores, state: State) -> Floats:
@@ -61,8 +61,8 @@ class Attention(Pooled):
 
 
 def properties(part: ClipScores) -> Floats:
-    """`(R, 3)` of every clip. `sure`: 1 minus the entropy of its score, as a share of the most possible. `ahead`: the
-    highest probability minus the second one. `agrees`: the cosine between its score and its video's mean."""
+    """`(R, 3)` for all clips. `sure`: 1 minus the entropy of its score, as a share of the maximum. `ahead`: the highest
+    probability minus the second one. `agrees`: the cosine between its score and its video's mean."""
     clips = part.clips.astype(np.float64)
     classes = clips.shape[1]
     if classes == 1:
@@ -75,7 +75,7 @@ def properties(part: ClipScores) -> Floats:
 
 
 def softmax_by_video(logits: Floats, part: ClipScores) -> Floats:
-    """`(R,)` weights of the clips; those of each video sum to 1."""
+    """`(R,)` weights of the clips. The weights within each video sum to 1."""
     highest = np.maximum.reduceat(logits, part.first[:-1])
     odds = np.exp(logits - np.repeat(highest, part.counts))
     shares: Floats = odds / np.repeat(_sums(odds, part), part.counts)
@@ -83,7 +83,7 @@ def softmax_by_video(logits: Floats, part: ClipScores) -> Floats:
 
 
 def fitted_query(part: ClipScores, penalty: float) -> Floats:
-    """The numbers with which the weighted mean has the lowest log loss plus penalty."""
+    """The numbers for which the weighted mean has the lowest log loss plus penalty."""
     seen = properties(part)
     label = np.repeat(part.means.class_id, part.counts)
     given = np.maximum(part.clips[np.arange(len(label)), label].astype(np.float64), _MIN_PROBABILITY)

@@ -1,4 +1,4 @@
-"""The candidates of a job: every strategy with every combination of the values that its lists give, in their order."""
+"""The candidates of a job: every strategy with every combination of the values in its lists, in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from essp_engine.aggregation.port import Aggregator
 
 @dataclass(frozen=True)
 class Candidate:
-    """One strategy with one value of each parameter that the job gives."""
+    """One strategy with one value for each parameter in the job."""
 
     name: str
     params: dict[str, ParamValue]
@@ -29,10 +29,10 @@ class Candidate:
 
 
 def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candidate, ...]:
-    """All of them, as `aggregation.strategies` names them; of equal ones, the first alone.
+    """All candidates, in the order of `aggregation.strategies`, without duplicates.
 
-    Raises `ConfigError`, which names the place in the job, for strategies that are not installed or need what the job
-    does not give, for parameters that are wrong, and for strategies that cannot fuse what the trainers learn.
+    Raises `ConfigError`, which names the place in the job, for strategies that are not installed or need something that
+    the job does not provide, for wrong parameters, and for strategies that cannot fuse the trainers' targets.
     """
     found: dict[tuple[str, str], Candidate] = {}
     for number, strategy in enumerate(spec.strategies):
@@ -57,7 +57,7 @@ def _check(aggregator: Aggregator, name: str, spec: AggregationSpec, targets: Ta
         )
     if targets != "class" and name not in OF_LABELS:
         raise ConfigError(
-            f"{name} makes scores that sum to 1 over the classes, and with data.targets: {targets} each label has a "
-            f"probability of its own; use {' or '.join(OF_LABELS)}",
+            f"{name} computes scores that sum to 1 over the classes, but with data.targets: {targets} each label has a "
+            f"separate probability; use {' or '.join(OF_LABELS)}",
             code="conflict",
         )

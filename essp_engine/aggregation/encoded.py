@@ -1,11 +1,11 @@
 """Strategies that learn from features: each stream's clips become one vector of a video, which a linear classifier
-scores. The streams are then fused as `Pooled` strategies are.
+scores. The streams are then fused as in `Pooled` strategies.
 
     features of all clips ─▶ subsample ─▶ PCA ─▶ codebook or mixture              (learned once)
     features of a video's clips ─▶ mean | Fisher vector | VLAD | bag of words | sketch ─▶ power, L2 ─▶ classifier
 
-The papers are named in `essp_engine.encoders`. A classifier of features that its network was trained on would believe
-all of them, so strategies learn from validation videos alone.
+`essp_engine.encoders` cites the papers. A classifier would trust the features of the network's training videos too
+much, so strategies learn only from validation videos.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 _MOST_ROWS = 100_000
-"""Features that a codebook is learned from: a bounded sample, which the names of the videos decide."""
+"""Features for learning a codebook: a bounded sample, which depends on the names of the videos."""
 
 
 class FeatureParams(FusionParams):
-    """The classifier."""
+    """The parameters of the classifier."""
 
     penalty: float = Field(1e-3, gt=0, le=1e3)
-    """On the squares of the classifier's weights. Try several, as in `[0.0001, 0.001, 0.01]`."""
+    """Penalty on the squares of the classifier's weights. Try several values, as in `[0.0001, 0.001, 0.01]`."""
 
 
 class CodebookParams(FeatureParams):
-    """What features are compared with."""
+    """The parameters of the codebook."""
 
     pca: int = Field(64, ge=1, le=4096)
     """Principal components to which features are reduced; fewer, if there are fewer clips or numbers."""
@@ -53,10 +53,10 @@ class CodebookParams(FeatureParams):
 
 
 class SketchParams(FeatureParams):
-    """The size of a sketch."""
+    """The parameters of a sketch."""
 
     size: int = Field(1024, ge=1, le=2**16)
-    """Numbers that stand for the products of all pairs of features."""
+    """Numbers that represent the products of all pairs of features."""
 
 
 class _Encoded(Pooled):
@@ -79,20 +79,20 @@ class _Encoded(Pooled):
         return restored("classifier", LinearClassifier, state)(self._vectors(part, state))
 
     def learn(self, part: ClipScores) -> dict[str, NDArray[Any]]:
-        """What the encoding needs; nothing, if there is nothing to learn."""
+        """What the encoding needs; empty, if there is nothing to learn."""
         return {}
 
     @abstractmethod
     def encode(self, rows: Floats, state: State) -> Floats:
-        """One vector of the `(T, D)` features of a video."""
+        """The vector of a video with `(T, D)` features."""
 
     def _vectors(self, part: ClipScores, state: State) -> Floats:
         return l2(np.stack([self.encode(rows, state) for rows in features_of(part)]))
 
 
 class FeatureLinear(_Encoded):
-    """A linear classifier of the mean feature of a video's clips. The simplest of all that learn from features, and
-    hard to beat with few videos."""
+    """A linear classifier of the mean feature of a video's clips. It is the simplest strategy that learns from
+    features, and hard to beat with few videos."""
 
     name = "feature_linear"
     summary = "A linear classifier of the mean feature."
@@ -105,7 +105,7 @@ class FeatureLinear(_Encoded):
 
 
 class CompactBilinear(_Encoded):
-    """A linear classifier of the products of all pairs of features, summed over the clips, in few numbers."""
+    """A linear classifier of the products of all pairs of features, summed over the clips, in a compact sketch."""
 
     name = "compact_bilinear"
     summary = "A linear classifier of products of features, in a sketch."
@@ -137,52 +137,53 @@ class _WithCodebook(_Encoded):
 
     @abstractmethod
     def encoded(self, rows: Floats, book: Any) -> Floats:
-        """One vector of reduced features."""
+        """The vector of reduced features."""
 
 
 class FisherVector(_WithCodebook):
-    """A linear classifier of the Fisher vector of a video's clips: how their features differ from those of a mixture
-    of Gaussians, in mean and spread."""
+    """A linear classifier of the Fisher vector of a video's clips: how their features differ from a mixture of
+    Gaussians, in mean and spread."""
 
     name = "fisher_vector"
     summary = "A linear classifier of Fisher vectors of features."
     book = Mixture
 
     def encoded(self, rows: Floats, book: Mixture) -> Floats:
-        """Its Fisher vector."""
+        """The Fisher vector."""
         return fisher_vector(rows, book)
 
 
 class Vlad(_WithCodebook):
-    """A linear classifier of VLAD: the sums of the differences of features from the nearest centres."""
+    """A linear classifier of VLAD: for each centre, the sum of the differences between its nearest features and the
+    centre."""
 
     name = "vlad"
     summary = "A linear classifier of VLAD of features."
 
     def encoded(self, rows: Floats, book: Codebook) -> Floats:
-        """Its VLAD."""
+        """The VLAD vector."""
         return vlad(rows, book)
 
 
 class BagOfWords(_WithCodebook):
-    """A linear classifier of how often each centre is the nearest to a clip's features."""
+    """A linear classifier of how many clips have each centre as the nearest one."""
 
     name = "bag_of_words"
     summary = "A linear classifier of bags of words of features."
 
     def encoded(self, rows: Floats, book: Codebook) -> Floats:
-        """Its bag of words."""
+        """The bag of words."""
         return bag_of_words(rows, book)
 
 
 def features_of(part: ClipScores) -> Iterator[Floats]:
-    """`(T, D)` of one video after the other: all of them in double precision would need much memory."""
+    """`(T, D)` for one video after the other: all of them in double precision would need much memory."""
     features = _features(part)
     return (features[a:b].astype(np.float64) for a, b in zip(part.first[:-1], part.first[1:], strict=True))
 
 
 def sampled(part: ClipScores) -> NDArray[np.float16]:
-    """`(n, D)` features of clips of all videos, at most so many as a projection or a codebook needs."""
+    """`(n, D)` features of clips of all videos, at most as many as a projection or a codebook needs."""
     sample = Subsample(_MOST_ROWS)
     features = _features(part)
     for video, a, b in zip(part.means.video_id, part.first[:-1], part.first[1:], strict=True):
@@ -192,12 +193,12 @@ def sampled(part: ClipScores) -> NDArray[np.float16]:
 
 def _features(part: ClipScores) -> NDArray[np.float16]:
     if part.features is None:
-        raise ValueError("a strategy that learns from features was given scores alone")
+        raise ValueError("a strategy that learns from features received only scores")
     return part.features
 
 
 def named(prefix: str, learned: Any) -> dict[str, NDArray[Any]]:
-    """The arrays of a dataclass, as a strategy's state has them."""
+    """The arrays of a dataclass, in the form of a strategy's state."""
     return {f"{prefix}.{name}": array for name, array in vars(learned).items()}
 
 

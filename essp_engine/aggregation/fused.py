@@ -1,4 +1,4 @@
-"""How the scores of a fused model's members become one: what the predictor, the report and `essp.load_model` call."""
+"""The fusion of the scores of a fused model's members, for the predictor, the report and `essp.load_model`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fuse = Callable[[Parts], VideoScores]
 def fusion_of(folder: ObjectStore, model: FusedModel) -> Fuse:
     """The fusion of the model in this folder.
 
-    Raises `PermanentError` for a state that is not what was fused, or that this installation has no strategy for.
+    Raises `PermanentError` for a state that does not match the model, or if the strategy is not installed here.
     """
     if model.rule is not None:
         return partial(_by_rule, dict(model.weights), model.rule)
@@ -27,7 +27,7 @@ def fusion_of(folder: ObjectStore, model: FusedModel) -> Fuse:
     try:
         aggregator = registry.create(model.strategy, model.params)
     except ConfigError as error:
-        raise PermanentError(f"the model was fused by a strategy that cannot be used here: {error}") from error
+        raise PermanentError(f"the strategy that fused the model cannot be used here: {error}") from error
     return partial(aggregator.predict, state=state)
 
 

@@ -1,10 +1,10 @@
-"""Linear weighting: clips count by when in the video they are, with weights that are learned.
+"""Linear weighting: clips count by their position in the video, with weights that are learned.
 
 It is the linear weighting of Wang et al. ("Temporal segment networks", TPAMI 2018), which has a weight for each segment
-of a video. Here a video is divided into equal parts of its time. The score of a stream in a part is the mean over its
-clips there, a clip that lies in two parts counting for each as much as it lies in it; so any number of clips will do.
-The fused score is the mean over all streams and parts with one weight each. Such a mean is a mixture, of which the log
-loss is convex: expectation maximisation finds the one optimum.
+of a video. Here a video is divided into parts of equal time. The score of a stream in a part is the mean over the clips
+there; a clip that overlaps two parts counts in each by its overlap, so any number of clips is possible. The fused score
+is the mean over all streams and parts with one weight each. Such a mean is a mixture whose log loss is convex:
+expectation maximisation finds the only optimum.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PARTS = "/parts"
 
 
 class LinearParams(StrategyParams):
-    """How finely a video is divided."""
+    """The division of a video."""
 
     parts: int = Field(5, ge=1, le=100)
-    """Equal parts of a video's time, each of which has a weight for each stream. 1: the strategy `weighted`."""
+    """Parts of equal time. Each has a weight for each stream. 1: the strategy `weighted`."""
 
 
 class Linear:
-    """A weight for each stream in each part of a video's time: for actions that come late in a video, or early, or for
-    streams that tell most at different times."""
+    """A weight for each stream in each part of a video's time: for actions that occur late or early in a video, or for
+    streams that are informative at different times."""
 
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "A fitted weight for each stream in each part of a video's time."
@@ -44,10 +44,10 @@ class Linear:
 
     @property
     def rule(self) -> None:
-        """The means over all clips do not tell when something was seen."""
+        """The means over all clips do not contain their times."""
 
     def fit(self, parts: Parts) -> State:
-        """The weights of the parts of each stream, `(parts,)`; all together sum to 1."""
+        """The weights of each stream's parts, `(parts,)`; all weights together sum to 1."""
         scores = np.concatenate([in_parts(part, self._parts) for part in parts.values()])
         found = weights.of_a_mean(labels_of(parts), scores).reshape(len(parts), self._parts)
         return {name + _PARTS: own for name, own in zip(parts, found, strict=True)}
@@ -71,7 +71,7 @@ class Linear:
 
 
 def in_parts(part: ClipScores, parts: int) -> NDArray[np.float64]:
-    """`(parts, V, C)`: the mean score in each part of the videos' time. A video's clips share its time equally."""
+    """`(parts, V, C)`: the mean score in each part of the videos' time. A video's clips cover its time equally."""
     clip = np.arange(len(part.clips)) - np.repeat(part.first[:-1], part.counts)
     share = np.repeat(1 / part.counts, part.counts)
     begin, end = clip * share, (clip + 1) * share

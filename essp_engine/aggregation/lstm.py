@@ -1,7 +1,7 @@
 """A classifier of sequences in torch: one layer of long short-term memory and a linear layer on its last state.
 
-Master and aggregator load no torch, but an aggregator whose job has the strategy `lstm`: so this is imported only where
-the strategy learns or predicts. It learns from all sequences at once, from weights that are always the same.
+Master and aggregator do not load torch, except an aggregator whose job has the strategy `lstm`: so this module is
+imported only where the strategy learns or predicts. It learns from all sequences at once, from fixed initial weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.float64]]
 
 _REMEMBERS = 1.0
-"""The bias of the forget gate at first: it is open, so slopes reach the first clips (Jozefowicz et al., 2015)."""
+"""The initial bias of the forget gate: the gate is open, so gradients reach the first clips (Jozefowicz et al.,
+2015)."""
 _AT_ONCE = 512
-"""Sequences of which all steps are in memory together."""
+"""Sequences whose steps are all in memory together."""
 
 
 class LstmClassifier(nn.Module):
-    """Logits of C classes of sequences of D numbers, by H cells."""
+    """Logits of C classes for sequences of D numbers, with H cells."""
 
     def __init__(self, width: int, cells: int, classes: int) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class LstmClassifier(nn.Module):
         self.linear = nn.Linear(cells, classes)
 
     def forward(self, sequences: PackedSequence) -> Tensor:
-        """`(V, C)` of V sequences."""
+        """`(V, C)` for V sequences."""
         _, (state, _) = self.lstm(sequences)
         logits: Tensor = self.linear(state[-1])
         return logits
@@ -42,10 +43,10 @@ class LstmClassifier(nn.Module):
 def fitted_lstm(
     sequences: Sequence[Floats], labels: NDArray[np.int32], classes: int, cells: int, penalty: float, steps: int
 ) -> Arrays:
-    """The state of the network after so many steps down the mean log loss of `sequences`, each `(T, D)`, plus `penalty
-    / 2` times the squares of all weights, biases apart.
+    """The state of the network after `steps` steps that minimise the mean log loss of `sequences`, each `(T, D)`, plus
+    `penalty / 2` times the squares of all weights except biases.
 
-    The loss is not convex: what is found depends on the first weights, which the sizes alone decide.
+    The loss is not convex: the result depends on the initial weights, which depend only on the sizes.
     """
     network = _first(sequences[0].shape[1], cells, classes)
     truth, parts = torch.from_numpy(labels).long(), range(0, len(sequences), _AT_ONCE)

@@ -1,8 +1,8 @@
 """Strategies on the means over the clips: a weighted mean or product of the streams' scores, or the best stream alone.
 
-The weighted mean is that of Simonyan & Zisserman ("Two-stream convolutional networks", 2014); the product equals
-averaging before the softmax (Wang et al., "Temporal segment networks", 2016). The product is much better where each
-stream knows one half of the answer, such as texture and motion.
+The weighted mean follows Simonyan & Zisserman ("Two-stream convolutional networks", 2014); the product equals averaging
+before the softmax (Wang et al., "Temporal segment networks", 2016). The product is much better if each stream knows one
+half of the answer, such as texture and motion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from essp_engine.aggregation import weights
 from essp_engine.aggregation.port import Io, Needs, Parts, State, StrategyParams, truth_of
 
 WEIGHT = "/weight"
-"""Ends the name of the array with the weight of a trainer."""
+"""The suffix of the name of the array with the weight of a trainer."""
 
 
 def stored(by_trainer: Mapping[str, float]) -> dict[str, NDArray[Any]]:
@@ -45,7 +45,7 @@ def found_weights(find: Find, labels: Labels, parts: Mapping[str, VideoScores]) 
 
 
 class _OfMeans:
-    """What the strategies on means have in common."""
+    """The common part of the strategies on means."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -69,7 +69,7 @@ class _OfMeans:
         return stored(found_weights(type(self)._find, truth_of(parts), means))
 
     def predict(self, parts: Parts, state: State) -> VideoScores:
-        """The rule on the means of all parts that have a weight."""
+        """The rule, applied to the means of all parts that have a weight."""
         return fuse({name: part.means for name, part in parts.items()}, shares_in(state), self._rule)
 
     def shares(self, state: State) -> dict[str, float]:
@@ -78,7 +78,8 @@ class _OfMeans:
 
 
 class Average(_OfMeans):
-    """The mean of the streams' scores, each the mean over its clips. Nothing is learned, so it suits few videos."""
+    """The mean of the streams' scores. The score of a stream is the mean over its clips. Nothing is learned, so it
+    suits few videos."""
 
     name = "average"
     summary = "The mean of the streams' scores."
@@ -87,8 +88,8 @@ class Average(_OfMeans):
 
 
 class Product(_OfMeans):
-    """The product of the streams' scores, as Bayes' rule has it for streams that err independently. A stream that is
-    sure outvotes one that guesses; nothing is learned."""
+    """The product of the streams' scores, which follows Bayes' rule for streams that err independently. A confident
+    stream outvotes one that guesses; nothing is learned."""
 
     name = "product"
     summary = "The product of the streams' scores."
@@ -97,7 +98,7 @@ class Product(_OfMeans):
 
 
 class Best(_OfMeans):
-    """The stream with the lowest log loss alone: for streams of which all but one are much worse."""
+    """Only the stream with the lowest log loss: for jobs with one stream that is much better than all others."""
 
     name = "best"
     summary = "The best stream alone."
@@ -106,7 +107,7 @@ class Best(_OfMeans):
 
 
 class Weighted(_OfMeans):
-    """The mean of the streams' scores with weights of the lowest log loss, found by expectation maximisation."""
+    """The mean of the streams' scores with the weights of the lowest log loss, found by expectation maximisation."""
 
     name = "weighted"
     summary = "The mean with fitted weights."
@@ -115,7 +116,7 @@ class Weighted(_OfMeans):
 
 
 class WeightedProduct(_OfMeans):
-    """The product of the streams' scores with exponents of the lowest log loss: logistic regression."""
+    """The product of the streams' scores with the exponents of the lowest log loss: logistic regression."""
 
     name = "weighted_product"
     summary = "The product with fitted weights."

@@ -1,6 +1,6 @@
-"""Strategies that pool the clips of each stream otherwise than by their mean, for videos in which few clips tell.
+"""Strategies that pool the clips of each stream differently from the mean, for videos with few informative clips.
 
-The pooled scores of a video sum to 1 again, and the streams are then fused as the strategies on means do: by mean or
+The pooled scores of a video sum to 1 again. The streams are then fused as in the strategies on means: by mean or
 product, with equal or fitted weights.
 """
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class FusionParams(StrategyParams):
-    """How the streams are fused once the clips of each are pooled."""
+    """How the streams are fused after the clips of each are pooled."""
 
     rule: Rule = "mean"
     """`mean` or `product` of the streams' scores."""
@@ -34,11 +34,12 @@ class TopKParams(FusionParams):
     """How many clips count."""
 
     k: int = Field(3, ge=1, le=10_000)
-    """For each class, the mean of so many of its highest clip scores; of a video with fewer clips, of all."""
+    """For each class, the mean of this number of its highest clip scores; in a video with fewer clips, the mean of
+    all."""
 
 
 class Pooled:
-    """A strategy that pools the clips of each stream by itself, and fuses the streams."""
+    """A strategy that pools the clips of each stream separately, and then fuses the streams."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -46,15 +47,15 @@ class Pooled:
     io: ClassVar[Io] = "random"
 
     def __init__(self, params: Any) -> None:
-        """`params`: `FusionParams`, or what a strategy adds to them."""
+        """`params`: `FusionParams`, or a subclass with the strategy's own parameters."""
         self._fusion: FusionParams = params
 
     @property
     def rule(self) -> None:
-        """The means do not tell what is pooled here."""
+        """The means do not contain what is pooled here."""
 
     def fit(self, parts: Parts) -> State:
-        """First what pools each stream, then the weights of the pooled streams."""
+        """First fits the pooling of each stream, then the weights of the pooled streams."""
         labels = labels_of(parts)
         learned = {f"{name}/{key}": array for name, part in parts.items() for key, array in self.fit_part(part).items()}
         find = FITTED[self._fusion.rule] if self._fusion.weights == "fitted" else weights.equal
@@ -71,7 +72,7 @@ class Pooled:
         return shares_in(state)
 
     def fit_part(self, part: ClipScores) -> State:
-        """What pools one stream; nothing, if there is nothing to learn."""
+        """What the pooling of one stream needs; empty, if there is nothing to learn."""
         return {}
 
     def pool(self, part: ClipScores, state: State) -> Floats:
@@ -83,8 +84,7 @@ class Pooled:
 
 
 class Max(Pooled):
-    """For each class the highest score of a clip. One clip that is sure decides, also if it is sure of something
-    wrong."""
+    """For each class, the highest score of a clip. One confident clip decides, even if it is wrong."""
 
     name = "max"
     summary = "The highest clip score of each class."
@@ -96,8 +96,8 @@ class Max(Pooled):
 
 
 class TopK(Pooled):
-    """For each class the mean of its `k` highest clip scores: between `max` (k: 1) and `average` (all clips). For
-    videos that show their class for a part of the time only."""
+    """For each class, the mean of its `k` highest clip scores: between `max` (k: 1) and `average` (all clips). For
+    videos that show their class only part of the time."""
 
     name = "top_k"
     summary = "The mean of the k highest clip scores of each class."
@@ -120,7 +120,7 @@ class TopK(Pooled):
 
 
 def _by_count(part: ClipScores, pool: Callable[[Floats], Floats]) -> Floats:
-    """`(V, C)`: `pool` of all videos that have the same number T of clips together, `(v, T, C)` -> `(v, C)`."""
+    """`(V, C)`: applies `pool` to all videos with the same number T of clips together, `(v, T, C)` -> `(v, C)`."""
     pooled = np.empty(part.means.probabilities.shape)
     for count in np.unique(part.counts).tolist():
         videos = np.flatnonzero(part.counts == count)

@@ -2,9 +2,9 @@
 
     features of all clips ─▶ PCA, one scale ─▶ LSTM over the clips of a video ─▶ its last state ─▶ classifier
 
-It tells apart what has the same clips in another order, such as sitting down and standing up; every other strategy of
-features makes the same of both. It has many more weights than they have, so it needs many validation videos. "Beyond
-short snippets" (Ng et al., CVPR 2015) reads features of a network so.
+It distinguishes classes that have the same clips in different order, such as sitting down and standing up; the other
+strategies of features cannot. It has many more weights than they have, so it needs many validation videos. "Beyond
+short snippets" (Ng et al., CVPR 2015) reads features of a network in this way.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class LstmParams(FeatureParams):
     hidden: int = Field(32, ge=1, le=1024)
     """Cells of the memory."""
     steps: int = Field(100, ge=1, le=10_000)
-    """Steps downhill, each over all videos."""
+    """Optimisation steps, each over all videos."""
 
 
 class Lstm(Pooled):
-    """A long short-term memory over the clips in time order, whose last state is classified. For classes that differ in
-    the order of what happens."""
+    """A long short-term memory over the clips in time order. Its last state is classified. For classes that differ in
+    the order of events."""
 
     name = "lstm"
     summary = "A recurrent network over the clips in time order."

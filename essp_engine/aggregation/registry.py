@@ -1,13 +1,13 @@
-"""The registry of strategies: those of ESSP, and all that are installed under the entry-point group `essp.aggregators`.
+"""The registry of strategies: ESSP's own, and all that are installed under the entry-point group `essp.aggregators`.
 
 Another package adds one with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.aggregators"]
     median = "our_package.median:Median"
 
-and a class with the interface `essp_engine.aggregation.port.Aggregator`. It has to be installed where the master, the
-aggregator and the predictor run. `essp_common.plugins` says how classes are loaded and their parameters checked. ESSP's
-own are listed here and not found as entry points, because a job that names none has them.
+and a class with the interface `essp_engine.aggregation.port.Aggregator`. It must be installed where the master, the
+aggregator and the predictor run. `essp_common.plugins` documents how classes are loaded and parameters validated.
+ESSP's own strategies are listed here instead of as entry points, because they are the default of a job.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def names() -> list[str]:
 def create(name: str, params: Mapping[str, Any]) -> Aggregator:
     """A strategy with its parameters.
 
-    Raises `ConfigError` for one that is not installed or cannot be loaded, and for parameters that are unknown, of the
-    wrong type or out of range.
+    Raises `ConfigError` for a strategy that is not installed or cannot be loaded, and for parameters that are unknown,
+    of the wrong type or out of range.
     """
     kind = aggregator_class(name)
     return kind(_AGGREGATORS.checked(name, kind.Params, params))
 
 
 def aggregator_class(name: str) -> type[Aggregator]:
-    """The class that is registered under a name. Raises `ConfigError` if there is none or it does not load."""
+    """The class that is registered under a name. Raises `ConfigError` if the name is not registered or the class does
+    not load."""
     return cast("type[Aggregator]", _AGGREGATORS.load(name))

@@ -1,9 +1,9 @@
-"""The weights of streams whose scores fit labelled videos best: by log loss, since a change of weights always shows in
-it, while most change no decision, and one decision more on few videos is chance.
+"""The weights of streams that fit labelled videos best, by log loss: every change of weights changes the log loss, but
+most change no decision, and one more correct decision on few videos is chance.
 
-Both fits are convex: there is one optimum, and no random numbers are needed to find it. All take `labels` `(V,)` and
-`probabilities` `(N, V, C)`, of N streams, and return `(N,)` weights that are not negative and sum to 1. Those that fit
-nothing also take labels `(V, C)`, each of which was learned by itself.
+Both fits are convex: there is one optimum, and finding it needs no random numbers. All functions take `labels` `(V,)`
+and `probabilities` `(N, V, C)` of N streams, and return `(N,)` non-negative weights that sum to 1. Functions that do
+not fit also take labels `(V, C)` that were learned separately.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def equal(labels: Truth, probabilities: Floats) -> Floats:
 
 
 def best_alone(labels: Truth, probabilities: Floats) -> Floats:
-    """All weight for the stream with the lowest log loss; of equal ones, the first."""
+    """All weight for the stream with the lowest log loss; among equal ones, the first."""
     weights = np.zeros(len(probabilities))
     weights[int(np.argmin([log_loss(labels, scores) for scores in probabilities]))] = 1.0
     return weights
 
 
 def of_a_mean(labels: Labels, probabilities: Floats) -> Floats:
-    """Weights of a mean of probabilities, by expectation maximisation: they are those of a mixture (Dempster et al.,
-    1977). It ends when the gradient tells that no other weights have a log loss lower by more than `_GAP`."""
+    """The weights of a mean of probabilities, by expectation maximisation: it is a mixture (Dempster et al., 1977). The
+    iteration ends when the gradient shows that no other weights lower the log loss by more than `_GAP`."""
     given = np.maximum(probabilities[:, np.arange(len(labels)), labels], _MIN_PROBABILITY)
     weights = equal(labels, probabilities)
     for _ in range(_MOST_STEPS):
@@ -52,14 +52,14 @@ def of_a_mean(labels: Labels, probabilities: Floats) -> Floats:
 
 
 def of_a_product(labels: Labels, probabilities: Floats) -> Floats:
-    """Weights of a product of probabilities; equal ones if no stream tells anything about the labels."""
+    """The weights of a product of probabilities; equal weights if no stream predicts the labels at all."""
     exponents = fitted_exponents(labels, logs(probabilities))
     total = exponents.sum()
     return exponents / total if total > 0 else equal(labels, probabilities)
 
 
 def sharpened(scores: Floats, sharpness: float) -> Floats:
-    """`(V, C)` scores to the power of `sharpness`, summing to 1 again."""
+    """`(V, C)` scores to the power of `sharpness`, normalised to sum to 1."""
     odds = sharpness * logs(scores)
     odds = np.exp(odds - odds.max(axis=1, keepdims=True))
     shares: Floats = odds / odds.sum(axis=1, keepdims=True)
@@ -67,12 +67,12 @@ def sharpened(scores: Floats, sharpness: float) -> Floats:
 
 
 def sharpness(labels: Labels, scores: Floats) -> float:
-    """The exponent with which `(V, C)` scores have the lowest log loss (temperature scaling, Guo et al., 2017)."""
+    """The exponent that gives `(V, C)` scores the lowest log loss (temperature scaling, Guo et al., 2017)."""
     return float(fitted_exponents(labels, logs(scores)[None])[0])
 
 
 def fitted_exponents(labels: Labels, logs_NVC: Floats) -> Floats:  # noqa: N803
-    """Exponents of the product with the lowest log loss, from 0 to `_SHARPEST`: logistic regression."""
+    """The exponents of the product with the lowest log loss, from 0 to `_SHARPEST`: logistic regression."""
     given = logs_NVC[:, np.arange(len(labels)), labels]
 
     def loss(exponents: Floats) -> tuple[float, Floats]:

@@ -5,7 +5,7 @@
     vectors with labels ─▶ linear classifier
     features at places of a clip ─▶ compact bilinear pooling ─▶ power and L2 normalisation
 
-All of it is in double precision, and the same rows give the same numbers. What is learned is a dataclass whose fields
-are arrays: `vars(mixture)` is a state that can be stored, `Mixture(**state)` restores it. NumPy alone uses it; to learn
-it takes scikit-learn and SciPy, which are imported where that begins: the master has neither.
+All computations use double precision, and equal rows give equal results. The learned parts are dataclasses of arrays:
+`vars(mixture)` is a state that can be stored, and `Mixture(**state)` restores it. Encoding needs only NumPy. Learning
+needs scikit-learn and SciPy, which are imported where it begins, because the master does not have them.
 """

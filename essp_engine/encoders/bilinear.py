@@ -1,9 +1,9 @@
 """Compact bilinear pooling (Gao et al., CVPR 2016): products of all pairs of features, in few numbers.
 
 The outer product of a feature with itself has D * D numbers. Its tensor sketch (Pham & Pagh, KDD 2013) has d: the
-feature is added up at random places with random signs, twice, and the two are convolved by the fast Fourier transform.
-The inner product of two sketches is that of the outer products, which is the square of that of the features, in the
-mean over the random numbers; its variance falls with d.
+feature is added up at random positions with random signs, twice, and the two sums are convolved by the fast Fourier
+transform. On average over the random numbers, the inner product of two sketches is the inner product of the outer
+products, that is, the square of the features' inner product. Its variance falls with d.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class TensorSketch:
     """The random numbers of a sketch."""
 
     places: NDArray[np.int64]
-    """(2, D), each below `d`."""
+    """(2, D), each below `d`: the positions."""
     signs: NDArray[np.int8]
-    """(2, D), -1 or 1."""
+    """(2, D), -1 or 1: the signs."""
     size: NDArray[np.int64]
-    """(1,): d, numbers of a sketch."""
+    """(1,): d, the length of a sketch."""
 
     def __call__(self, features: NDArray[np.floating]) -> Floats:
         """`(N, D)` -> `(N, d)` sketches of the outer products."""
@@ -44,7 +44,7 @@ class TensorSketch:
 
 
 def tensor_sketch(width: int, size: int, seed: int = 0) -> TensorSketch:
-    """The sketch of features of `width` numbers; equal seeds give equal sketches."""
+    """The sketch for features of `width` numbers. Equal seeds give equal sketches."""
     random = np.random.Generator(np.random.Philox(key=seed))
     places = random.integers(0, size, (2, width))
     signs = (2 * random.integers(0, 2, (2, width)) - 1).astype(np.int8)

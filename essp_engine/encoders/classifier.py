@@ -1,7 +1,7 @@
 """A linear classifier of vectors: multinomial logistic regression with a penalty on the squares of its weights.
 
-The loss is convex, so the way down from zero ends at its one optimum. Of V vectors of D numbers with V < D, nothing
-outside their span changes a loss, so that way leads through V numbers a class.
+The loss is convex, so the descent from zero ends at the only optimum. If V vectors have D > V numbers, components
+outside the span of the vectors do not change the loss, so the descent needs only V numbers a class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAT = 1e-6
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """Scores of C classes of vectors of D numbers."""
+    """Scores of C classes for vectors of D numbers."""
 
     weights: Floats
     """(D, C)"""
@@ -36,9 +36,10 @@ class LinearClassifier:
 def fitted_classifier(
     vectors: Floats, labels: NDArray[np.int32], classes: int, penalty: float, tell: Tell = silent
 ) -> LinearClassifier:
-    """The lowest mean log loss of `(V, D)` vectors plus `penalty / 2` times the squares of the weights.
+    """The classifier with the lowest mean log loss of `(V, D)` vectors plus `penalty / 2` times the squares of the
+    weights.
 
-    There may be classes that no vector has: they become unlikely.
+    Classes without vectors are allowed and become unlikely.
     """
     videos, width = vectors.shape
     tell("the span of its vectors", 0, 1)
@@ -64,8 +65,8 @@ def fitted_classifier(
 
 
 def _in_their_span(vectors: Floats) -> tuple[Floats, Floats]:
-    """`(V, r)` coordinates of the vectors along the r orthonormal axes that they span, and `(V, r)` shares of the
-    vectors that make up each axis."""
+    """`(V, r)` coordinates of the vectors along the r orthonormal axes of their span, and the `(V, r)` weights of the
+    vectors in each axis."""
     squares, axes = np.linalg.eigh(vectors @ vectors.T)
     kept = squares > squares[-1] * len(squares) * np.finfo(np.float64).eps
     lengths, axes = np.sqrt(squares[kept]), axes[:, kept]
@@ -73,7 +74,7 @@ def _in_their_span(vectors: Floats) -> tuple[Floats, Floats]:
 
 
 def softmax(logits: Floats) -> Floats:
-    """Over the last axis."""
+    """The softmax over the last axis."""
     odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
     shares: Floats = odds / odds.sum(axis=-1, keepdims=True)
     return shares

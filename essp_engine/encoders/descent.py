@@ -1,4 +1,4 @@
-"""Where a smooth function is lowest: SciPy's L-BFGS-B, downhill from a start and without random numbers."""
+"""The minimum of a smooth function: SciPy's L-BFGS-B, from a given start and without random numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Loss = Callable[[Floats], tuple[float, Floats]]
-"""Parameters `(P,)` -> the loss, and its slope `(P,)`."""
+"""Parameters `(P,)` -> the loss, and its gradient `(P,)`."""
 
 MOST_STEPS = 500
 _FLAT = 1e-7
-"""The largest number of a slope that is flat."""
+"""The largest absolute element of a gradient that counts as flat."""
 
 
 def lowest(
@@ -24,8 +24,8 @@ def lowest(
     bounds: Sequence[tuple[float, float]] | None = None,
     told: Callable[[int], None] = lambda step: None,
 ) -> Floats:
-    """The parameters, after at most `MOST_STEPS`. `told` hears the number of each step, and may raise."""
-    from scipy.optimize import minimize  # the master looks at strategies without fitting any, and has no SciPy
+    """The best parameters after at most `MOST_STEPS`. `told` receives the number of each step, and may raise."""
+    from scipy.optimize import minimize  # the master reads strategies without fitting any, and has no SciPy
 
     steps = iter(range(MOST_STEPS + 1))
     told(next(steps))

@@ -3,9 +3,9 @@
     sample of the descriptors of all clips ─▶ PCA ─▶ mixture of Gaussians | k-means        (learned once)
     descriptors of a clip ─▶ PCA ─▶ Fisher vector | VLAD | bag of words ─▶ power ─▶ L2
 
-Each row of a mixture is soft, so `fisher_vector` has a weight, a mean and a deviation of each Gaussian; `vlad` and
-`bag_of_words` ask for the nearest centre. Power and L2 normalisation are those of the improved Fisher vector
-(Perronnin, Sanchez & Mensink, ECCV 2010).
+A mixture assigns rows softly, so `fisher_vector` uses a weight, a mean and a deviation for each Gaussian; `vlad` and
+`bag_of_words` use the nearest centre. Power and L2 normalisation follow the improved Fisher vector (Perronnin, Sanchez
+& Mensink, ECCV 2010).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Encoder:
-    """What has been learned of descriptors."""
+    """The learned parts of an encoder."""
 
     pca: Pca
     book: Mixture | Codebook
@@ -37,7 +37,7 @@ class Encoder:
     """fisher_vector, vlad or bag_of_words."""
 
     def __call__(self, descriptors: NDArray[Any]) -> Floats:
-        """`(W,)` vector of `(N, D)` descriptors; its length is 1, or 0 if there are none."""
+        """`(W,)` vector of `(N, D)` descriptors. Its length is 1, or 0 if N is 0."""
         rows = self.pca(descriptors.astype(np.float64))
         if isinstance(self.book, Mixture):
             vector = fisher_vector(rows, self.book)
@@ -46,7 +46,7 @@ class Encoder:
         return l2(power(vector))
 
     def arrays(self) -> dict[str, Floats]:
-        """All of it but the kind, by the names of `shapes`."""
+        """All arrays, by the names of `shapes`."""
         return {f"pca_{n}": a for n, a in vars(self.pca).items()} | {f"book_{n}": a for n, a in vars(self.book).items()}
 
     @classmethod
@@ -71,7 +71,7 @@ def fitted_encoder(
 
 
 def shapes(kind: str, width: int, pca: int, centres: int) -> dict[str, Shape]:
-    """Of the arrays of an encoder of descriptors of `width` numbers."""
+    """The shapes of the arrays of an encoder for descriptors of `width` numbers."""
     projection: dict[str, Shape] = {"pca_mean": (width,), "pca_axes": (pca, width)}
     if kind == "fisher_vector":
         return projection | {
@@ -82,5 +82,5 @@ def shapes(kind: str, width: int, pca: int, centres: int) -> dict[str, Shape]:
 
 
 def length(kind: str, pca: int, centres: int) -> int:
-    """Numbers of a vector."""
+    """The number of elements of a vector."""
     return {"fisher_vector": centres * (2 * pca + 1), "vlad": centres * pca, "bag_of_words": centres}[kind]

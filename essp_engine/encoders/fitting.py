@@ -1,15 +1,16 @@
-"""How far a fit is, for who waits for it: with many rows it takes minutes."""
+"""The progress of a fit, for users who wait: with many rows it takes minutes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Tell = Callable[[str, int, int], None]
-"""What is fitted, as in `a mixture of Gaussians`; how many steps are done; and how many there may be at most.
+"""Receives what is fitted, as in `a mixture of Gaussians`; the number of finished steps; and the maximum number of
+steps.
 
-Who is told may wait, and may raise: then the fit is left, and nothing has come of it.
+It may block, and it may raise: then the fit stops without a result.
 """
 
 
 def silent(_what: str, _done: int, _most: int) -> None:
-    """Nobody waits."""
+    """Reports nothing."""

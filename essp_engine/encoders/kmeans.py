@@ -1,4 +1,4 @@
-"""k-means: the centres of a codebook, by scikit-learn (Lloyd, 1982; begun as Arthur & Vassilvitskii, 2007)."""
+"""k-means: the centres of a codebook, by scikit-learn (Lloyd, 1982; initialised as in Arthur & Vassilvitskii, 2007)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Codebook:
     """(k, D)"""
 
     def nearest(self, rows: Floats) -> NDArray[np.intp]:
-        """`(N,)` number of the nearest centre of each row; of equal ones, the first."""
+        """`(N,)` index of the nearest centre of each row; among equal ones, the first."""
         squares = (self.centres**2).sum(axis=1)
         parts = in_parts(rows, len(self.centres))
         return np.concatenate([(squares - 2 * part @ self.centres.T).argmin(axis=1) for part in parts])
@@ -31,10 +31,10 @@ class Codebook:
 def fitted_codebook(rows: Floats, centres: int, seed: int = 0, tell: Tell = silent) -> Codebook:
     """The codebook of `(N, D)` rows. Raises `ValueError` if there are fewer rows than centres.
 
-    Equal rows and seeds give equal centres, with any number of cores: threads add up in the order in which they are
-    done, so there is one.
+    Equal rows and seeds give equal centres, with any number of cores. Threads would add up in the order in which they
+    finish, so only one thread is used.
     """
-    # The master looks at strategies without fitting any, and has neither.
+    # The master reads strategies without fitting any, and has neither library.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -43,6 +43,6 @@ def fitted_codebook(rows: Floats, centres: int, seed: int = 0, tell: Tell = sile
         raise ValueError(f"{len(rows)} descriptors are too few for {centres} centres; take fewer centres")
     tell("centres", 0, 1)
     with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of rows that are equal: some centres are, too
+        warnings.simplefilter("ignore", ConvergenceWarning)  # equal rows give equal centres
         found = KMeans(centres, n_init=1, random_state=seed % 2**32).fit(rows)
     return Codebook(found.cluster_centers_)

@@ -1,6 +1,6 @@
 """Mixtures of Gaussians with diagonal covariances, by expectation maximisation (Dempster, Laird & Rubin, 1977).
 
-It is not scikit-learn's `GaussianMixture`, which holds all posteriors in memory several times
+This does not use scikit-learn's `GaussianMixture`, which holds all posteriors in memory several times
 (docs/design/libraries-for-learning.md).
 """
 
@@ -18,13 +18,13 @@ from essp_engine.encoders.rows import in_parts
 
 Floats = NDArray[np.float64]
 Expected = Callable[[Floats], tuple[Floats, float]]
-"""Rows `(n, D)` -> how much of each belongs to each Gaussian `(n, k)`, and the sum of their log likelihoods."""
+"""Rows `(n, D)` -> the posteriors `(n, k)`, and the sum of the log likelihoods."""
 
 _MOST_STEPS = 100
 _GAIN = 1e-3
-"""An increase of the mean log likelihood of a row, in nats, that is none."""
+"""An increase of the mean log likelihood of a row, in nats, that counts as zero."""
 _LEAST_VARIANCE = 1e-6
-"""Is added to each variance, so that a Gaussian of equal rows has some."""
+"""Added to each variance, so that a Gaussian of equal rows has a positive one."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0, tell: Tell = sil
 
 
 def improved_mixture(rows: Floats, mixture: Mixture, tell: Tell = silent) -> Mixture:
-    """Steps of expectation and maximisation, until the likelihood hardly grows, or 100 of them."""
+    """Iterates expectation and maximisation until the likelihood hardly grows, at most 100 times."""
     before = -np.inf
     for step in range(_MOST_STEPS):
         tell("a mixture of Gaussians", step, _MOST_STEPS)
@@ -86,9 +86,9 @@ def improved_mixture(rows: Floats, mixture: Mixture, tell: Tell = silent) -> Mix
 
 
 def maximised(rows: Floats, gaussians: int, expected: Expected) -> tuple[Mixture, float]:
-    """The mixture of the highest likelihood, and the mean log likelihood by what is `expected`.
+    """The mixture with the highest likelihood, and the mean log likelihood, both from the results of `expected`.
 
-    That is asked of some rows at a time: the posteriors of all may be much larger than the rows.
+    `expected` gets some rows at a time: the posteriors of all rows may be much larger than the rows.
     """
     counts = np.full(gaussians, 10 * np.finfo(np.float64).eps)
     sums, squares = np.zeros((2, gaussians, rows.shape[1]))

@@ -1,4 +1,4 @@
-"""The descriptors that encoders learn from: rows of the videos without padding, and a bounded sample of all of them."""
+"""The descriptors that encoders learn from: rows of the videos without padding, and a bounded sample of all rows."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ _AT_ONCE = 2**22
 
 
 def descriptors_of(feature: NDArray[Any], facts: int) -> NDArray[Any]:
-    """`(N, C - facts)` descriptors of a feature `(..., C)`: without its facts, and without rows that have none.
+    """`(N, C - facts)` descriptors of a feature `(..., C)`: without its facts and without padding rows.
 
-    `facts`: how many numbers at the beginning of a row say where it is (`FeatureLayout.facts`). If there are any, rows
-    whose facts are all zero are padding; else every row is a descriptor.
+    `facts`: how many numbers at the beginning of a row give its position (`FeatureLayout.facts`). If there are any,
+    rows whose facts are all zero are padding; otherwise every row is a descriptor.
     """
     rows = feature.reshape(-1, feature.shape[-1])
     return rows[rows[:, :facts].any(axis=1), facts:] if facts else rows
 
 
 def in_parts(rows: NDArray[T], numbers: int) -> Iterator[NDArray[T]]:
-    """The rows, as many at a time as need 32 MB for `numbers` of double precision each; of no rows one part without
-    any."""
+    """The rows in parts, of at most 32 MB if each row has `numbers` of double precision. If there are no rows, one
+    empty part."""
     step = max(1, _AT_ONCE // numbers)
     return (rows[begin : begin + step] for begin in range(0, max(1, len(rows)), step))
 
 
 def tickets(name: str, rows: int) -> NDArray[np.int64]:
-    """`(rows,)` random numbers that depend on the name and on each row's place alone: who has low ones is sampled."""
+    """`(rows,)` random numbers that depend only on the name and on each row's index: rows with low numbers are
+    sampled."""
     key = hashlib.sha256(name.encode()).digest()
     random = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
     return random.integers(0, 2**63 - 1, rows)
@@ -46,7 +47,7 @@ class Entries:
     tickets: NDArray[np.int64]
     """(n,): the lowest ones are kept."""
     owners: NDArray[np.int64]
-    """(n, ...): what each row belongs to."""
+    """(n, ...): the value that belongs to each row."""
     rows: NDArray[Any]
     """(n, D)"""
 
@@ -54,25 +55,25 @@ class Entries:
         return len(self.tickets)
 
     def lowest(self, most: int) -> Entries:
-        """At most so many, by their tickets."""
+        """At most `most` entries, those with the lowest tickets."""
         kept = np.argsort(self.tickets, kind="stable")[:most]
         return Entries(self.tickets[kept], self.owners[kept], self.rows[kept])
 
     def below(self, ticket: int) -> Entries:
-        """Those with lower tickets."""
+        """The entries with lower tickets."""
         kept = self.tickets < ticket
         return self if kept.all() else Entries(self.tickets[kept], self.owners[kept], self.rows[kept])
 
     @classmethod
     def joined(cls, parts: list[Entries]) -> Entries:
-        """All of several."""
+        """All entries of several parts."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__annotations__))
 
 
 class Sample:
-    """At most `most` entries of all that are added: those with the lowest tickets, whatever order they come in.
+    """At most `most` of the entries that are added: those with the lowest tickets, in any order of arrival.
 
-    It holds twice as many in between, so that few of many entries cost little.
+    It holds up to twice as many in between, so that adding few of many entries is cheap.
     """
 
     def __init__(self, most: int) -> None:
@@ -82,27 +83,29 @@ class Sample:
         self._parts: list[Entries] = []
         self._held = 0
         self._bound = 2**63 - 1
-        """No entry with a ticket as high as this can be kept."""
+        """Entries with a ticket at least as high as this cannot be kept."""
 
     def add(self, entries: Entries) -> None:
         """Raises `ValueError` if the rows have another width than those before."""
         self.join(entries, len(entries))
 
     def join(self, entries: Entries, seen: int) -> None:
-        """Add what `wanted` of them, or another sample, has kept of so many entries."""
+        """Add what `wanted`, or another sample, has kept of `seen` entries."""
         self.seen += seen
         kept = entries.below(self._bound)
         if not len(kept):
             return
         if self._parts and kept.rows.shape[1] != self._parts[0].rows.shape[1]:
-            raise ValueError(f"rows of {kept.rows.shape[1]} numbers follow rows of {self._parts[0].rows.shape[1]}")
+            raise ValueError(
+                f"rows of {kept.rows.shape[1]} numbers cannot follow rows of {self._parts[0].rows.shape[1]}"
+            )
         self._parts.append(kept)
         self._held += len(kept)
         if self._held > 2 * self._most:
             self.entries()
 
     def wanted(self, entries: Entries) -> Entries:
-        """Those of them that would be kept, if no others came."""
+        """The entries that would be kept if no others were added."""
         return entries.below(self._bound).lowest(self._most)
 
     @property
@@ -111,7 +114,7 @@ class Sample:
         return self.seen <= self._most
 
     def entries(self) -> Entries | None:
-        """The sample, in the order of its tickets, which is a random one; None: there is nothing."""
+        """The sample, in the order of its tickets, which is random; None: it is empty."""
         if not self._parts:
             return None
         kept = Entries.joined(self._parts).lowest(self._most)
@@ -122,11 +125,12 @@ class Sample:
 
 
 class Subsample:
-    """At most `most` rows of all that are added, each as likely as any other, in memory for little more than these.
+    """At most `most` of the rows that are added, each with equal probability, in little more memory than these rows
+    need.
 
-    Which rows are kept depends on the seed and on the names of the videos, not on the order in which they come, so
-    workers that finish in another order learn the same codebook. A row keeps a random number that is made from the name
-    of its video and its place there; those with the lowest numbers are the sample.
+    The sample depends on the seed and on the names of the videos, not on the order in which they are added, so workers
+    that finish in another order learn the same codebook. Each row gets a random number from the name of its video and
+    its index there; the rows with the lowest numbers are the sample.
     """
 
     def __init__(self, most: int, seed: int = 0) -> None:
@@ -134,8 +138,8 @@ class Subsample:
         self._sample = Sample(most)
 
     def add(self, video: str, rows: NDArray[Any]) -> None:
-        """The `(N, D)` rows of one video, which keep their precision. Raises `ValueError` if they have another width
-        than those before."""
+        """Add the `(N, D)` rows of one video, which keep their precision. Raises `ValueError` if their width differs
+        from the rows before."""
         drawn = tickets(f"{self._seed}/{video}", len(rows))
         try:
             self._sample.add(Entries(drawn, np.zeros(len(rows), np.int64), rows))

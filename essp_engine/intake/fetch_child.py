@@ -1,7 +1,7 @@
-"""The process that fetches clips for a thread of another one: `python -m essp_engine.intake.fetch_child
+"""The process that fetches clips for a thread of another process: `python -m essp_engine.intake.fetch_child
 CONNECTION MEMORY`, started by `fetch_processes.py`.
 
-    in     `Work`; then, again and again, (size of the memory, clips that are asked for)
+    in     `Work`; then, again and again, (size of the memory, requested clips)
     out    nothing; then, again and again, an answer for each clip
 
 Each message is a pickle. The process ends when the connection is closed.
@@ -23,7 +23,7 @@ from essp_engine.intake.fetch_processes import Answer, Asked, Made, TooLarge, Wo
 
 
 class Child:
-    """Makes what is asked for."""
+    """Fetches and prepares the requested clips."""
 
     def __init__(self, work: Work, cache: FrameCache, memory_fd: int) -> None:
         self._work = work
@@ -32,7 +32,7 @@ class Child:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
 
     def answers(self, memory_bytes: int, asked: list[Asked]) -> list[Answer]:
-        """One for each."""
+        """One answer for each requested clip."""
         if memory_bytes != len(self._memory):
             self._memory = mmap.mmap(self._memory_fd, memory_bytes)
         return [self._answer(each) for each in asked]
@@ -43,7 +43,7 @@ class Child:
             if self._work.prepare is not None:
                 value = self._work.prepare(ClipRef.FromString(asked.clip), value)
             return self._left(value, asked.slot)
-        except Exception as error:  # noqa: BLE001  whatever it is, the parent meets it in the clip's turn
+        except Exception as error:  # noqa: BLE001  the parent gets the same error in the clip's turn
             return f"{type(error).__name__}: {error}"
 
     def _left(self, value: Any, slot: Slot) -> Answer:
@@ -60,9 +60,9 @@ class Child:
 
 
 def main() -> None:
-    """Answer until the connection is closed."""
+    """Answer requests until the connection is closed."""
     parent, memory_fd = to_parent(sys.argv[1]), int(sys.argv[2])
-    work: Work = pickle.loads(parent.receive())  # noqa: S301  of our own parent
+    work: Work = pickle.loads(parent.receive())  # noqa: S301  from our own parent
     with closing(work.open_cache()) as cache, suppress(EOFError, OSError):
         child = Child(work, cache, memory_fd)
         parent.send(b"")

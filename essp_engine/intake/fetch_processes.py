@@ -1,13 +1,13 @@
-"""Clips fetched, decoded and cut by child processes, for a machine with many cores: Python runs on one core of a
-process, and each clip that threads of one process take needs a third of a millisecond of it.
+"""Clips fetched, decoded and cut by child processes, for a machine with many cores: Python uses only one core of a
+process, and each clip that the threads of one process handle takes a third of a millisecond of this core.
 
     fetch threads ──which clips──▶ child (`fetch_child.py`): cache ─▶ decode ─▶ view ─▶ shared memory
                   ◀──what is where──
 
-A thread asks a child that has nothing to do, and waits for it. What a child makes lies in memory that it shares with
-this process (`shared_slots.py`): only where it lies goes through the socket, and this process copies nothing. While
-children start, and where one has died, threads do the work themselves. Order, accounts, acks and retries stay here. So
-nothing depends on the children: a clip that one of them could not make is asked for again by this process, in its turn.
+A thread sends a request to an idle child and waits for its answer. The child writes its results to shared memory
+(`shared_slots.py`): only their offsets go through the socket, and this process copies nothing. While children start,
+and after one has died, threads do the work themselves. Order, accounts, acks and retries stay here. So nothing depends
+on the children: this process fetches a clip that a child could not prepare again, in the clip's turn.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TASK = "fetches clips"
 _ALIGNED = 64
 _END_S = 5.0
 _MOST_LOST = 3
-"""Children that may be lost in a row until no other one takes their place."""
+"""Children that may be lost in a row before they are no longer replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a child does. All of it is pickled."""
+    """The work of a child. All of it is pickled."""
 
     open_cache: Callable[[], FrameCache]
     read: Read
@@ -47,7 +47,7 @@ class Work:
 
 
 class Asked(NamedTuple):
-    """One clip, and where it may be left."""
+    """One clip, and the slot for it."""
 
     clip: bytes
     key: str
@@ -56,25 +56,25 @@ class Asked(NamedTuple):
 
 
 class Made(NamedTuple):
-    """One clip as a child has made it: a pickle, whose arrays lie in its slot one after the other."""
+    """One clip that a child has prepared: a pickle, whose arrays are one after the other in its slot."""
 
     pickled: bytes
     sizes: tuple[int, ...]
-    """Of the arrays, in bytes."""
+    """The sizes of the arrays, in bytes."""
 
 
 class TooLarge(NamedTuple):
-    """It was made, and does not fit."""
+    """The clip was prepared but does not fit into its slot."""
 
     needed: int
 
 
 Answer = Made | TooLarge | str
-"""About one clip; a text says why it was not made."""
+"""The result for one clip. A text says why the clip was not prepared."""
 
 
 def places_of(sizes: Sequence[int]) -> list[int]:
-    """Where arrays of these sizes begin in a slot; then where the last one ends."""
+    """Where arrays of these sizes begin in a slot; the last element is where the last array ends."""
     places = [0]
     for size in sizes:
         places.append(-(-(places[-1] + size) // _ALIGNED) * _ALIGNED)
@@ -82,7 +82,7 @@ def places_of(sizes: Sequence[int]) -> list[int]:
 
 
 class FetchProcesses:
-    """Implements `essp_engine.intake.ordered.Elsewhere`. They start when clips are first asked for."""
+    """Implements `essp_engine.intake.ordered.Elsewhere`. The processes start at the first request."""
 
     def __init__(self, work: Work, count: int) -> None:
         self._work = pickle.dumps(work)
@@ -90,24 +90,25 @@ class FetchProcesses:
         self._idle: list[_Child] = []
         self._busy: list[_Child] = []
         self._lost = 0
-        """Children that were lost since one has last answered."""
+        """Children that were lost since the last answer."""
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, count: int, cache_url: str, tenant: str, read: Read, prepare: Prepare | None = None) -> Self | None:
-        """With the cache at this URL; None for no process, or a cache in memory, which no other process can reach."""
+        """Processes with the cache at this URL. None for a count of 0, or for a cache in memory, which other processes
+        cannot reach."""
         if not count or cache_url.startswith("memory:"):
             return None
         return cls(Work(partial(open_cache, cache_url, tenant), read, prepare), count)
 
     @property
     def pids(self) -> list[int]:
-        """Of those that have started, or are starting."""
+        """The ids of processes that have started or are starting."""
         with self._lock:
             return [child.process.pid for child in (*self._idle, *self._busy)]
 
     def start(self) -> None:
-        """Start them, and wait until they have. Raises `EOFError` if one ends instead."""
+        """Start the processes and wait until they are ready. Raises `EOFError` if one ends instead."""
         with self._lock:
             self._begin()
             for child in self._idle:
@@ -125,7 +126,7 @@ class FetchProcesses:
                 self._busy.remove(child)
                 self._lose(child)
             return None
-        except Unavailable:  # no memory to leave clips in, at present; the child was not asked
+        except Unavailable:  # there is no shared memory at present; the child got no request
             made = None
         with self._lock:
             self._lost = 0
@@ -134,18 +135,18 @@ class FetchProcesses:
         return made
 
     def close(self) -> None:
-        """End the children, none of which is asked for anything any more. What they have made stays."""
+        """End the children. No child may have a pending request. Their results stay."""
         with self._lock:
             self._to_start = 0
             children = [*self._idle, *self._busy]
             self._idle, self._busy = [], []
         for child in children:
-            child.process.kill()  # wherever they are: they hold nothing
+            child.process.kill()  # in any state: they hold nothing
         for child in children:
             child.end()
 
     def _leased(self) -> _Child | None:
-        """A child that has nothing to do."""
+        """An idle child."""
         with self._lock:
             self._begin()
             for child in tuple(self._idle):
@@ -173,17 +174,17 @@ class FetchProcesses:
         self._lost += 1
         goes_on = self._lost <= _MOST_LOST
         self._to_start += goes_on
-        then = "another one takes its place" if goes_on else "threads do its work"
+        then = "it is replaced" if goes_on else "threads do its work"
         log.warning("a process that %s %s; %s", _TASK, child.end(_END_S), then)
 
 
 class _Child(ChildProcess):
-    """Used from one thread, but for `end`."""
+    """Used from one thread, except `end`."""
 
     def __init__(self, work: bytes) -> None:
         self._memory = SharedMemory()
         self._room = 0
-        """Bytes that a clip has needed so far."""
+        """Bytes that the largest clip has needed so far."""
         self._ready = False
         try:
             super().__init__(_MODULE, _TASK, files=[self._memory.fd], environment=one_thread())
@@ -194,19 +195,19 @@ class _Child(ChildProcess):
 
     @property
     def is_ready(self) -> bool:
-        """It has started. Raises `EOFError` if it has ended instead."""
+        """Whether it has started. Raises `EOFError` if it has ended instead."""
         if not self._ready and self.channel.poll():
             self.wait()
         return self._ready
 
     def wait(self) -> None:
-        """Until it has started. Raises `EOFError` if it ends instead."""
+        """Wait until it has started. Raises `EOFError` if it ends instead."""
         if not self._ready:
             self.channel.receive()
             self._ready = True
 
     def values(self, clips: Sequence[Stored]) -> list[Any]:
-        """As `FetchProcesses.values`. Raises `EOFError` or `OSError` if the child is gone, and `Unavailable` if the
+        """See `FetchProcesses.values`. Raises `EOFError` or `OSError` if the child is gone, and `Unavailable` if the
         machine has no memory for the clips."""
         made: list[Any] = [None] * len(clips)
         left = list(range(len(clips)))
@@ -217,7 +218,7 @@ class _Child(ChildProcess):
                 for at, slot in zip(left, slots, strict=True)
             ]
             self.channel.send(pickle.dumps((self._memory.size, request)))
-            answers: list[Answer] = pickle.loads(self.channel.receive())  # noqa: S301  of our own child
+            answers: list[Answer] = pickle.loads(self.channel.receive())  # noqa: S301  from our own child
             again = []
             for at, slot, answer in zip(left, slots, answers, strict=True):
                 if isinstance(answer, Made):
@@ -233,7 +234,7 @@ class _Child(ChildProcess):
         return made
 
     def _slots(self, count: int) -> list[Slot]:
-        """As large as clips have been so far. Raises `Unavailable`, and then has taken none."""
+        """Slots as large as the largest clip so far. Raises `Unavailable`, without keeping any slot."""
         slots: list[Slot] = []
         try:
             for _ in range(count):
@@ -246,12 +247,12 @@ class _Child(ChildProcess):
 
     def _loaded(self, slot: Slot, answer: Made) -> Any:
         places = places_of(answer.sizes)
-        whole = self._memory.view(slot, places[-1], writable=True)  # as what this process would have made
+        whole = self._memory.view(slot, places[-1], writable=True)  # as this process's own arrays would be
         buffers = [whole[begin : begin + size] for begin, size in zip(places, answer.sizes, strict=False)]
-        return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  of our own child
+        return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  from our own child
 
     def end(self, patience_s: float = 0.0) -> str:
-        """It ends when the connection is closed."""
+        """End the process by closing its connection, and describe how it ended."""
         fate = super().end(patience_s)
         self._memory.close()
         return fate

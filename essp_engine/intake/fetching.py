@@ -1,11 +1,11 @@
-"""Clips on their way from the cache: several at a time, though they are taken one by one and in order.
+"""Clips on their way from the cache: several at a time, although the consumer takes them one by one and in order.
 
-A clip is asked for when its turn is near, on a thread of its own, and `value` waits for it. So the cache works on the
-next clips while the consumer works on this one. What failed ahead of its turn is asked for again in its turn, so errors
-are those that a consumer without this would get.
+A clip is requested when its turn is near, on a separate thread, and `value` waits for it. So the cache works on the
+next clips while the consumer works on this one. A clip that failed ahead of its turn is requested again in its turn, so
+errors are the same as without prefetching.
 
-Threads get several clips at once where several are there, since handing one from thread to thread takes Python as long
-as fetching it. At most eight values a thread are held, or on the way.
+Threads request several clips at once if several have arrived, since passing a clip between threads takes Python as long
+as fetching it. At most eight values per thread are held or on the way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from essp_common.errors import EsspError
 A = TypeVar("A", bound=Hashable)
 
 _TOGETHER = 4
-"""Clips that a thread gets at once, at most."""
+"""The most clips that a thread requests at once."""
 
 
 class Fetching(Generic[A]):
-    """Values of arrivals, ahead of their turn. Used from one thread."""
+    """The values of arrivals, fetched ahead of their turn. Used from one thread."""
 
     def __init__(
         self,
@@ -34,44 +34,46 @@ class Fetching(Generic[A]):
         name: str,
         set_up_thread: Callable[[], object] | None = None,
     ) -> None:
-        """`read`: from the cache. `read_ahead`: several, on any thread; an `EsspError` in place of what it cannot
-        read. `threads`: 0 reads when the value is asked for, on the same thread."""
+        """`read`: reads one value from the cache. `read_ahead`: reads several, on any thread, and returns an
+        `EsspError` for each value that it cannot read. `threads`: 0 reads when the value is requested, on the same
+        thread."""
         self._read = read
         self._read_ahead = read_ahead
         self._threads = threads
         self._window = 2 * _TOGETHER * threads
-        """Turns that are looked ahead: twice what threads get at once, so that none waits for work."""
+        """Turns to look ahead: twice what the threads request at once, so that no thread waits for work."""
         self._pool = ThreadPoolExecutor(threads, f"essp-fetch-{name}", set_up_thread) if threads else None
         self._running: dict[A, tuple[Future[list[Any]], int]] = {}
-        """Arrival -> the work that has it, and its place in there."""
+        """Arrival -> the task that fetches it, and its index there."""
 
     def value(self, arrival: A, next_ones: Callable[[int], Iterable[A]]) -> Any:
-        """The value of the arrival whose turn it is; raises what `read` did.
+        """The value of the arrival whose turn it is. Raises the same errors as `read`.
 
-        `next_ones`: the arrivals that are there of so many turns from this one on.
+        `next_ones`: returns the arrivals that are present among this number of turns, beginning with this one.
         """
         if self._pool is None:
             return self._read(arrival)
-        # More is asked for when half of the window is taken, not for each clip: threads then get several at once.
+        # The next request is made when half of the window is taken, not for each clip: threads then get several at
+        # once.
         if arrival not in self._running or len(self._running) <= self._window // 2:
             self._ask(self._pool, list(next_ones(self._window)))
         work, place = self._running.pop(arrival)
         value = work.result()[place]
-        # An error is from before its turn: the bytes may be there by now.
+        # The error occurred before the clip's turn: the bytes may have arrived since.
         return self._read(arrival) if isinstance(value, EsspError) else value
 
     def close(self) -> None:
-        """Wait for what is on the way."""
+        """Wait for pending requests."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._running.clear()
 
     def _ask(self, pool: ThreadPoolExecutor, near: Sequence[A]) -> None:
-        """Have those fetched that are not yet, and forget those that were replaced or dropped."""
+        """Request what is not requested yet, and forget arrivals that were replaced or dropped."""
         for gone in self._running.keys() - set(near):
             del self._running[gone]
         new = [one for one in near if one not in self._running]
-        # Where few clips are there, each thread gets some: the first of them is waited for.
+        # If few clips have arrived, each thread gets some: the consumer waits for the first of them.
         together = max(1, min(_TOGETHER, math.ceil(len(new) / self._threads)))
         for begin in range(0, len(new), together):
             some = new[begin : begin + together]

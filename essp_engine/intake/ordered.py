@@ -1,47 +1,47 @@
-"""A consumer's clips in the order of their indices, whatever order they arrive in.
+"""A consumer's clips in the order of their indices, in any order of arrival.
 
     bus ──poll──▶ parse ──▶ ReorderBuffer ──▶ fetch from the cache ──take──▶ clip 0, clip 1, ..., end of phase, ...
 
-Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and "how far am
-I" is one `Position`. The buffer holds messages, not bytes (but for the few values that are fetched ahead), and the
-master never has more outstanding than the job's budget, so it is small.
+Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and the progress
+of a consumer is one `Position`. The buffer holds messages, not bytes (except for the few values that are fetched
+ahead). The outstanding clips never exceed the job's budget, so the buffer is small.
 
 Guarantees:
 
-- `take` returns every index of every phase from `start` on exactly once, in order, with its bytes or as `skipped`. It
-  also returns the end of each phase, even if this rank has no clip in it.
+- `take` returns every index of every phase, beginning at `start`, exactly once and in order, with its bytes or as
+  `skipped`. It also returns the end of each phase, even if this rank has no clip in it.
 - With `IntakeOptions.fetches`, values are read from the cache before their turn; the order of `take` stays the same.
-- A clip that was made for other consumers alone is dropped. If this consumer was left behind, the master makes the clip
+- A clip that was made only for other consumers is dropped. If this consumer was left behind, the master issues the clip
   again for it, in its turn.
-- A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
-  made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
-  that a new master learns how far this consumer is.
-- A record that is delivered again while this consumer has it in hand (it waits, was taken or was released, and is not
-  committed) is ignored; it is committed when the consumer says so. Kafka delivers again where messages were lost, since
-  it goes back to the last commit.
-- Clips that an earlier run made or skipped are not taken, since their video or label may be another one by now: this
-  run makes all that is still to come again. The old bytes stay in the cache until those of this run replace them.
-- Of several messages for one clip, that of the latest fence counts, and among those that of the latest attempt. A skip
-  counts as the last attempt, since the master makes nothing after it.
+- A message for a clip that was already taken is acked again and dropped: delivery is at least once, and a clip that was
+  made again for another consumer still waits for this one's ack. If the clip was released, the release is reported
+  again, so that a new master learns the progress of this consumer.
+- A redelivered record is ignored while this consumer still holds it (it waits, was taken or was released, and is not
+  committed); it is committed when the consumer says so. Kafka redelivers after messages were lost, since it returns to
+  the last commit.
+- Clips that an earlier run made or skipped are not taken, since their video or label may have changed: this run makes
+  all remaining clips again. The old bytes stay in the cache until this run's bytes replace them.
+- If several messages arrive for one clip, the message with the latest fence counts, and for equal fences the latest
+  attempt. A skip counts as the last attempt, since the master makes nothing after it.
 - If the bytes of the next clip are gone (`CacheMiss`), it is reported as LOST. The master issues the same seed again,
-  and `take` continues with that clip when its message arrives. The clips behind it are looked up at the same time, and
-  all that are gone are reported together: a consumer that was killed misses everything that it had released, and would
+  and `take` continues with that clip when its message arrives. The clips after it are looked up at the same time, and
+  all missing ones are reported together: a consumer that was killed misses everything that it had released, and would
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way.
-- Bytes that a worker of another release has stored (`OtherRelease`) are asked for as a clip that has not come: during
-  an upgrade that may happen to a clip any number of times, and is not held against it.
-- If the next clip has not come for long, the intake asks for it, so that no lost message or report holds a consumer up
-  for ever (`reports.py`).
-- A message of the next run of the job is left for the intake of that run, uncommitted: what this one reported about it
-  would count for nothing.
+- Bytes that a worker of another release has stored (`OtherRelease`) are treated as a clip that has not arrived: during
+  an upgrade this may happen to a clip any number of times, and does not count as a failure of the clip.
+- If the next clip is late, the intake requests it, so that a lost message or report never blocks a consumer
+  (`reports.py`).
+- A message of the job's next run is left uncommitted for the intake of that run: reports of this intake about it would
+  be ignored.
 
-A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
+A consumer returns what it took in two steps. `release` frees the bytes and reports to the master, which gets its
 credits back. `commit` says that no redelivery is needed. A consumer whose state becomes durable later (at a checkpoint,
 or when predictions are written) commits only then: if it dies before, what it had released is delivered again, found
 missing, and made again. `finish` does both at once.
 
-`take` is used from one thread; `release`, `commit` and `finish` are thread-safe. An error of cache or bus
-(`Unavailable`) leaves the intake as it was: take again.
+`take` is used from one thread; `release`, `commit` and `finish` are thread-safe. After an error of cache or bus
+(`Unavailable`) the intake is unchanged: call `take` again.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ from essp_engine.intake.reports import LOOK_AHEAD, IntakeReports
 _POLL_RECORDS = 256
 
 Read = Callable[[FrameCache, str, int], Any]
-"""From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
+"""Reads a stored value, or the needed part of it, from the cache, by key and size in bytes. May raise `BadFrames`."""
 
 Prepare = Callable[[ClipRef, Any], Any]
-"""From a clip and what was read of it, what the consumer uses."""
+"""From a clip and the value that was read, computes what the consumer uses."""
 
 
 def whole(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
-    """Read all of a value."""
+    """Read a whole value."""
     return cache.get(key)
 
 
 class Stored(NamedTuple):
-    """A clip, and where its bytes lie."""
+    """A clip, and the key and size of its bytes."""
 
     clip: ClipRef
     key: str
@@ -87,11 +87,11 @@ class Stored(NamedTuple):
 
 
 class Elsewhere(Protocol):
-    """Reads and prepares clips in other processes. Thread-safe, but for `close`."""
+    """Reads and prepares clips in other processes. Thread-safe, except `close`."""
 
     def values(self, clips: Sequence[Stored]) -> list[Any] | None:
-        """What `IntakeOptions.read` and `prepare` make of each, an `EsspError` in place of what cannot be made; None:
-        make them here, this time."""
+        """The result of `IntakeOptions.read` and `prepare` for each clip, or an `EsspError` if that failed. None: the
+        caller has to do the work this time."""
 
     def close(self) -> None:
         """End the processes."""
@@ -99,11 +99,11 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntakeOptions:
-    """Whose clips of which stream an intake takes."""
+    """The consumer, the stream and how its clips are read."""
 
     job: str
     consumer: str
-    """The id that acks (`trainer.<name>`, `predictor.<stream>`)."""
+    """The consumer id in acks (`trainer.<name>`, `predictor.<stream>`)."""
     stream: str
     feature: str
     """`rgb`: the clips themselves."""
@@ -113,29 +113,30 @@ class IntakeOptions:
     since: int = 0
     """The fence with which this run of the job began; 0: not known."""
     run_of: Callable[[int], int | None] | None = None
-    """Gives the run that a fence belongs to, as the fence with which that run began, or None while that is not known
-    (`ControlFeed.run_of`). Without such a function all messages count as of this run."""
+    """Returns the run of a fence, as the fence with which that run began, or None while it is unknown
+    (`ControlFeed.run_of`). Without such a function all messages belong to this run."""
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
     fetches: int = 0
-    """Clips that are read from the cache at the same time, before their turn, on threads of their own; 0: each when it
-    is taken."""
+    """Clips that are read from the cache at the same time, before their turn, on separate threads; 0: each is read when
+    it is taken."""
     read: Read = whole
-    """How to read a stored value: what it returns is the `Delivery.value`."""
+    """Reads a stored value. Its result is the `Delivery.value`."""
     prepare: Prepare | None = None
-    """What to make of it at once, on the thread that has read it: handing clips from thread to thread costs Python as
-    much as fetching them."""
+    """Processes the value at once, on the thread that has read it: passing clips between threads costs Python as much
+    as fetching them."""
     set_up_thread: Callable[[], object] | None = None
     """Called once on each thread that reads."""
     elsewhere: Elsewhere | None = None
-    """Has `read` and `prepare` done for the threads, which wait meanwhile; the intake closes it. None: they do it."""
+    """Runs `read` and `prepare` in other processes, while the threads wait. The intake closes it. None: the threads run
+    them."""
     fits: Callable[[ClipRef], bool] | None = None
-    """Whether a clip can be one of the job's, by what it is to be learned for; others are refused. None: all are."""
+    """Whether a clip can belong to the job, by its target; other clips are refused. None: all can."""
 
     @property
     def group(self) -> str:
-        """The consumer group: one a consumer and job, shared by its ranks, which own fixed partitions."""
+        """The consumer group: one per consumer and job, shared by its ranks, which have fixed partitions."""
         return ids.consumer_group(self.consumer, self.job)
 
     @property
@@ -154,9 +155,9 @@ def rank_of(index: int, world_size: int) -> int:
 
 
 def largest_share(clips: int, world_size: int) -> int:
-    """The most of so many consecutive clips that one rank takes, wherever they begin.
+    """The most clips that one rank takes from any `clips` consecutive clips.
 
-    Where the ranks do not divide the partitions, the deal starts anew within them: a share may be larger than
+    If the ranks do not divide the partitions, the assignment restarts within the range: a share may be larger than
     `clips / world_size` rounded up.
     """
     rounds, rest = divmod(clips, topics.DATA_PARTITIONS)
@@ -174,20 +175,21 @@ class Delivery:
     clip: ClipRef
     key: str
     value: Any
-    """The stored bytes (empty when skipped), to be decoded with `essp_engine.video.codec`, or what `IntakeOptions.read`
-    made of them."""
+    """The stored bytes (empty when skipped), to decode with `essp_engine.video.codec`, or the result of
+    `IntakeOptions.read`."""
     skipped: str
-    """Not empty: there is no clip at this index, and why."""
+    """Not empty: there is no clip at this index; the reason."""
     record: Record
 
     def take_value(self) -> Any:
-        """The value, which this no longer holds: it may be megabytes, and a delivery is kept until it is committed."""
+        """The value, which this delivery then drops: it may be megabytes, and a delivery is kept until it is
+        committed."""
         value, self.value = self.value, b""
         return value
 
     @property
     def position(self) -> Position:
-        """Where a consumer stands that is done with this clip, and all before it."""
+        """The position of a consumer that has finished this clip and all before it."""
         return Position(self.phase_index, self.clip.index + 1)
 
 
@@ -201,7 +203,7 @@ class PhaseEnd:
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """A message about a clip. Not frozen, as `Delivery`: one of each is made for each clip, in a third of the time."""
+    """A message about a clip. Not frozen, unlike `Delivery`: one is created for each clip, in a third of the time."""
 
     clip: ClipRef
     key: str
@@ -209,11 +211,12 @@ class _Arrival:
     skipped: str
     record: Record
     fence: int
-    """Of the seed, or of the master that skips it; says which run's bytes are missing. 0: not known."""
+    """The fence of the seed, or of the master that skips the clip; it says which run's bytes are missing. 0: not
+    known."""
 
 
 class _Dropped(NamedTuple):
-    """A message of no use to this intake, kept until cache, bus and master have been told."""
+    """A useless message, kept until cache, bus and master know."""
 
     arrival: _Arrival
     ack: bool
@@ -232,7 +235,7 @@ class OrderedIntake:
         start: Position,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`phases`: as in the job's snapshot. `start`: the first phase and index that is wanted."""
+        """`phases`: as in the job's snapshot. `start`: the first phase and index to take."""
         self._bus = bus
         self._cache = cache
         self._options = options
@@ -244,10 +247,10 @@ class OrderedIntake:
             self._phases, options.job, options.consumer, options.stream, options.worker, options.fence
         )
         self._undecided: list[_Arrival] = []
-        """Messages of which it is not known yet whether they are of this run."""
+        """Messages whose run is not known yet."""
         self._dropped: deque[_Dropped] = deque()
         self._in_hand: dict[int, dict[int, int]] = {partition: {} for partition in options.partitions}
-        """Records that are not done: partition -> offset -> the latest `Record.delivery`."""
+        """Unfinished records: partition -> offset -> the latest `Record.delivery`."""
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -271,16 +274,16 @@ class OrderedIntake:
         return self._options.owns(index)
 
     def take(self, timeout_s: float = 0.1) -> Delivery | PhaseEnd | None:
-        """The next clip or end of a phase; None when it has not come within about `timeout_s`, or all is over.
+        """The next clip or end of a phase; None if it does not arrive within about `timeout_s`, or all phases are over.
 
-        When all is over, what still arrives is acked and dropped.
+        When all phases are over, messages that still arrive are acked and dropped.
         """
         if self.finished:
             self._poll(timeout_s)
             return None
         if (over := self._buffer.end_phase()) is not None:
             return PhaseEnd(over, self._phases[over])
-        # The bus is asked only when the next clip is not there, and then for many records at once.
+        # The bus is polled only when the next clip has not arrived, and then for many records at once.
         taken = self._take_waiting()
         if taken is None:
             self._poll(timeout_s)
@@ -290,11 +293,11 @@ class OrderedIntake:
         return taken
 
     def release(self, items: Iterable[Delivery]) -> None:
-        """Done with these: free their bytes and report that durably to the master."""
+        """Finish these clips: free their bytes and report that durably to the master."""
         items = list(items)
-        # In this order. A message that comes again from now on is for a clip that was released, not one in hand. The
-        # bytes are gone before the master counts them as room; if this process dies in between, its clips come again,
-        # are missed, and are made again.
+        # In this order. A message that is redelivered from now on is for a released clip, not a held one. The bytes are
+        # gone before the master counts them as free; if this process dies in between, its clips are redelivered, found
+        # missing, and made again.
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
         clips = [item.clip for item in items if not item.skipped]
@@ -302,7 +305,7 @@ class OrderedIntake:
         self._publish(self._reports.trained(clips))
 
     def commit(self, records: Iterable[Record]) -> None:
-        """These, which may be `bare`, need no redelivery."""
+        """These records, which may be `bare`, need no redelivery."""
         for record in records:
             self._done(record)
 
@@ -312,15 +315,15 @@ class OrderedIntake:
         self.commit(item.record for item in items)
 
     def request_rebuild_range(self, start: Position, stop: Position) -> None:
-        """Have all of this rank's clips between these positions made again, though their messages were committed.
+        """Request all of this rank's clips between these positions again, although their messages were committed.
 
-        For a consumer whose state is older than what it had committed.
+        For a consumer whose state is older than its last commit.
         """
         self._publish(self._reports.rebuild(start, stop, self.owns))
 
     def close(self) -> None:
-        """Leave the group; what is not committed is delivered again."""
-        self._fetching.close()  # first: its threads use the other processes, and wait for them
+        """Leave the group. Uncommitted records are delivered again."""
+        self._fetching.close()  # first: its threads use the other processes and wait for them
         if self._options.elsewhere is not None:
             self._options.elsewhere.close()
         self._subscription.close()
@@ -342,7 +345,7 @@ class OrderedIntake:
                 self._done(arrival.record)
                 self._buffer.discard(self._buffer.next)
                 return None
-        # Only now, with the value in hand: after an error, the same clip is the next one.
+        # Only now that the value is read: after an error, the same clip is the next one.
         position = self._buffer.take()
         return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
 
@@ -368,12 +371,12 @@ class OrderedIntake:
         return values
 
     def _missed(self, arrival: _Arrival, miss: CacheMiss) -> None:
-        """The bytes of the next clip are gone: have them made again, and also those of clips behind it that are gone.
-        New messages will replace the present ones."""
+        """The bytes of the next clip are gone: request them again, with those of later clips that are gone, too. New
+        messages will replace the present ones."""
         gone = [one for one in self._upcoming(LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
         awaited = isinstance(miss, OtherRelease)
-        # Reported before the records are committed: if this process dies in between, they come again, and are missed
-        # again. The other way round, nobody would ever ask for these clips.
+        # Reported before the records are committed: if this process dies in between, they are redelivered and found
+        # missing again. In the other order, these clips would never be requested.
         self._publish(
             self._reports.lost(
                 one.clip, str(miss) if one is arrival else f"{one.key} is not in the cache", one.fence, awaited
@@ -387,10 +390,10 @@ class OrderedIntake:
 
     def _poll(self, timeout_s: float) -> None:
         undecided, self._undecided = self._undecided, []
-        for early in undecided:  # of which `run_of` may know more by now; those of which it does not are kept again
+        for early in undecided:  # `run_of` may know their runs now; the others are kept again
             self._arrived(early)
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
-            # Before anything else: a record that comes again is not a second message, but its latest delivery is the
+            # Before anything else: a redelivered record is not a second message, but its latest delivery is the
             # one to commit.
             in_hand = self._in_hand[record.partition]
             again = record.offset in in_hand
@@ -422,14 +425,14 @@ class OrderedIntake:
         if (of_this_run := self._is_of_this_run(arrival)) is None:
             self._undecided.append(arrival)
         if not of_this_run:
-            return  # one of the next run stays in hand: it is delivered again, to the intake of that run
+            return  # a record of the next run stays uncommitted: it is delivered again, to the intake of that run
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
-        if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
+        if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # not in any phase of this run
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
-            return  # of the next run, perhaps: it is delivered again, to the intake of that one
+            return  # perhaps of the next run: it is delivered again, to the intake of that run
         position = Position(phase_index, arrival.clip.index)
-        # Made by an earlier run. Its bytes stay until those of this run replace them: an ack could free the new ones.
+        # From an earlier run. Its bytes stay until this run's bytes replace them: an ack could free the new ones.
         if 0 < arrival.fence < self._options.since and (arrival.skipped or position >= self._buffer.next):
             return self._drop(arrival, ack=False)
         version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
@@ -439,14 +442,15 @@ class OrderedIntake:
                 self._drop(arrival, ack=True, trained=not arrival.skipped)
             case Put.HELD:
                 self._drop(arrival, ack=True)
-            # Of two messages for one clip, one goes. With the same key, the bytes are those of the one that stays.
+            # One of two messages for a clip is dropped. If their keys are equal, the bytes belong to the one that
+            # stays.
             case Put.REPLACED if other is not None:
                 self._drop(other, ack=arrival.key != other.key)
             case Put.DUPLICATE if other is not None:
                 self._drop(arrival, ack=arrival.key != other.key)
 
     def _is_of_this_run(self, arrival: _Arrival) -> bool | None:
-        """Whether a message is of this run, or one before it; None: that is not known yet."""
+        """Whether a message is from this run and not from one before it; None: not known yet."""
         options = self._options
         if arrival.fence <= options.fence or options.run_of is None:
             return True
@@ -457,7 +461,7 @@ class OrderedIntake:
         self._dropped.append(_Dropped(arrival, ack, trained))
 
     def _settle(self) -> None:
-        """Report, ack and commit what was dropped. After an error, the next poll goes on with what is left of it."""
+        """Report, ack and commit what was dropped. After an error, the next poll continues with the rest."""
         while self._dropped:
             arrival, ack, trained = self._dropped[0]
             if trained:
@@ -465,16 +469,16 @@ class OrderedIntake:
             if ack and arrival.key:
                 self._cache.ack(arrival.key, self._options.consumer)
             self._done(arrival.record)
-            self._dropped.popleft()  # after all of it: each of these may fail, and can be repeated
+            self._dropped.popleft()  # last: each step before may fail, and can be repeated
 
     def _done(self, record: Record) -> None:
-        # In this order: where the bus has gone back and this record is still to come, the bus does not count it as
-        # done, and it must not be passed over.
+        # In this order: if the bus has returned to the last commit and will redeliver this record, it does not count as
+        # done there, and must not be skipped.
         latest = self._in_hand[record.partition].pop(record.offset, record.delivery)
         self._subscription.done(record if latest == record.delivery else replace(record, delivery=latest))
 
     def _publish(self, reports: Iterable[Progress]) -> None:
-        """Report these durably to the master."""
+        """Report durably to the master."""
         published = False
         for report in reports:
             self._bus.publish(topics.PROGRESS, self._options.job.encode(), report.SerializeToString())
@@ -491,7 +495,7 @@ def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
 
 
 def _for(options: IntakeOptions, recipe: Recipe) -> bool:
-    """Whether a clip was made for this consumer: one that was left behind gets it later, in its turn."""
+    """Whether a clip was made for this consumer. If it was left behind, it gets the clip later, in its turn."""
     return not recipe.streams or any(options.consumer in stream.consumers for stream in recipe.streams)
 
 

@@ -2,16 +2,16 @@
 
     put(position, version, item) ──▶ items by position ──take──▶ item 0, item 1, ..., end of phase, item 0, ...
 
-The buffer awaits one position at a time, from `start` on, and of each phase only the indices that this rank owns.
+The buffer awaits one position at a time, beginning at `start`, and only the indices of each phase that this rank owns.
 
 Guarantees:
 
-- Items come once each and in order; between the last item of a phase and the first of the next comes `end_phase`, also
-  for a phase of which this rank owns nothing.
-- Of several items for one position the one with the highest version stays; `put` returns the one that has to go.
-- An item for a position that was passed is refused, and `put` says whether its user still holds what was taken there.
+- Each item is returned once and in order; between the last item of a phase and the first of the next, `end_phase`
+  returns the phase, even if this rank owns nothing in it.
+- If several items arrive for one position, the item with the highest version stays; `put` returns the one to drop.
+- An item for a position that was passed is refused, and `put` says whether its user still holds the item taken there.
 
-The buffer holds what was put and not taken, and the positions that were taken and not released.
+The buffer holds items that were put and not taken, and positions that were taken and not released.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from essp_common.job.position import Position
 
 T = TypeVar("T")
 Version = tuple[int, ...]
-"""Fence, attempt, and whether that is skipped: the run, or the master, that asked for an item last decides which
-attempt is right."""
+"""Fence, attempt, and whether the item is skipped: the latest request, by a run or by the master, decides which attempt
+is valid."""
 
 
 class Put(Enum):
-    """What became of an item that was put."""
+    """The outcome of `put`."""
 
     STORED = auto()
     """It waits for its turn."""
     REPLACED = auto()
-    """It waits in place of one with a lower version."""
+    """It waits and has replaced an item with a lower version."""
     DUPLICATE = auto()
-    """One with the same or a higher version waits already."""
+    """An item with the same or a higher version already waits."""
     PASSED = auto()
-    """Its position was passed, and released or never taken from this buffer."""
+    """Its position was passed, and was released or never taken from this buffer."""
     HELD = auto()
     """Its position was taken and is not released yet."""
 
@@ -48,16 +48,16 @@ class ReorderBuffer(Generic[T]):
     """Items by position. Used from one thread, except `release`."""
 
     def __init__(self, sizes: Sequence[int], start: Position, owns: Callable[[int], bool] = lambda index: True) -> None:
-        """`sizes`: clips of each phase. `start`: the first position that is wanted. `owns`: the indices to await."""
+        """`sizes`: clips of each phase. `start`: the first position to await. `owns`: the indices to await."""
         self._sizes = sizes
         self._owns = owns
         self._waiting: dict[tuple[int, int], tuple[Version, T]] = {}
-        """By position, for which a plain tuple may stand: it is equal, and made faster."""
+        """By position. A plain tuple may be the key: it is equal, and faster to create."""
         self._held: set[Position] = set()
         self._next = self._owned_from(*start)
 
     def __len__(self) -> int:
-        """How many items wait for their turn."""
+        """The number of items that wait for their turn."""
         return len(self._waiting)
 
     @property
@@ -71,7 +71,7 @@ class ReorderBuffer(Generic[T]):
         return self._next.phase_index >= len(self._sizes)
 
     def put(self, position: Position, version: Version, item: T) -> tuple[Put, T | None]:
-        """An item has arrived; what became of it, and the item at the same position, if another one was there."""
+        """Add an item. Returns the outcome, and the item to drop if another item was at this position."""
         if position < self._next:
             return (Put.HELD if position in self._held else Put.PASSED), None
         present = self._waiting.get(position)
@@ -81,12 +81,12 @@ class ReorderBuffer(Generic[T]):
         return (Put.STORED, None) if present is None else (Put.REPLACED, present[1])
 
     def peek(self) -> T | None:
-        """The item that is awaited, if it is there."""
+        """The awaited item, if it has arrived."""
         present = self._waiting.get(self._next)
         return None if present is None else present[1]
 
     def upcoming(self, count: int) -> Iterator[T]:
-        """The items that are there of the next `count` positions of this phase, in order."""
+        """The items that have arrived for the next `count` positions of this phase, in order."""
         if self.finished:
             return
         phase_index, first = self._next
@@ -95,7 +95,7 @@ class ReorderBuffer(Generic[T]):
                 yield present[1]
 
     def missing(self) -> Iterator[Position]:
-        """The position that is awaited, and those of its phase that are missing before the last item that is there."""
+        """The awaited position, and the gaps of its phase before the last item that has arrived."""
         phase_index, first = self._next
         last = max((index for phase, index in self._waiting if phase == phase_index), default=first)
         for index in filter(self._owns, range(first, last + 1)):
@@ -103,7 +103,8 @@ class ReorderBuffer(Generic[T]):
                 yield Position(phase_index, index)
 
     def take(self) -> Position:
-        """Take the item that `peek` returned, and await the next one; its position, which is held until `release`."""
+        """Take the item that `peek` returned and await the next one. Returns its position, which is held until
+        `release`."""
         taken = self._next
         del self._waiting[taken]
         self._held.add(taken)
@@ -111,11 +112,11 @@ class ReorderBuffer(Generic[T]):
         return taken
 
     def discard(self, position: Position) -> None:
-        """Forget the item that waits at this position, and await another one for it."""
+        """Forget the item at this position, and await another one for it."""
         del self._waiting[position]
 
     def end_phase(self) -> int | None:
-        """The phase that is over, once; None while items of it are awaited, or all phases are over."""
+        """The phase that is over, once; None while items of it are awaited, or after the last phase."""
         phase_index, index = self._next
         if self.finished or index < self._sizes[phase_index]:
             return None
@@ -123,7 +124,7 @@ class ReorderBuffer(Generic[T]):
         return phase_index
 
     def release(self, position: Position) -> None:
-        """What was taken at this position is no longer held. Thread-safe."""
+        """The item that was taken at this position is no longer held. Thread-safe."""
         self._held.discard(position)
 
     def _owned_from(self, phase_index: int, index: int) -> Position:

@@ -1,8 +1,8 @@
-"""From a stored clip, the frames that a stream looks at: read no more than these, and decoded where it was read.
+"""Reads only the frames of a stored clip that a stream uses, and decodes them on the thread that read them.
 
-A clip of eleven frames that other streams need for flow is eleven times what a stream of one frame needs. Where the
-frames of an uncompressed clip lie follows from its size, so one request brings the header and these frames. Of a
-compressed clip only its header says where they lie; that would take a second request, so it is read whole.
+A clip may have eleven frames because other streams need them for flow; a stream of one frame needs an eleventh of it.
+The offsets of frames in an uncompressed clip follow from its size, so one request brings the header and these frames.
+In a compressed clip only the header knows the offsets; that would take a second request, so it is read whole.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from essp_engine.video.colour import Colour
 Frames = NDArray[Any]
 
 _MOST_FETCHES = 8
-"""Beyond that, threads of Python only wait for each other."""
+"""More Python threads than this only wait for each other."""
 
 
 class Decoded(NamedTuple):
-    """The frames of a clip that a stream looks at."""
+    """The frames of a clip that a stream uses."""
 
     frames: Frames
     colour: Colour | None
-    """What their numbers mean if they are not RGB or a feature."""
+    """The meaning of the numbers if they are not RGB or a feature."""
 
 
 class Decoding:
-    """Decodes what the cache has handed out: a value, or the parts of one that hold the wanted frames. Thread-safe."""
+    """Decodes a value of the cache, or the parts of one that hold the needed frames. Thread-safe."""
 
     def __init__(self, wanted: int | None) -> None:
-        """`wanted`: how many evenly spaced frames of each clip (None: all)."""
+        """`wanted`: how many evenly spaced frames of each clip to decode (None: all)."""
         self._wanted = wanted
 
     def __call__(self, value: Buffer) -> Decoded:
@@ -52,24 +52,25 @@ class Decoding:
         available = described.shape[0]
         if available < self._wanted:
             raise ConfigError(
-                f"the clips have {counted(available, 'frame')}, the stream needs {self._wanted}; raise clip.frames"
+                f"the clips have {counted(available, 'frame')}, but the stream needs {self._wanted}; raise clip.frames"
             )
         frames = evenly_spaced(available, self._wanted)
         return Decoded(codec.decode(value, frames, described, checked=True), described.colour)
 
 
 def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) -> tuple[int, Read]:
-    """How many threads fetch clips of a stream, and how each is read. `fetches`: as set; 0: as many as help."""
+    """How many threads fetch clips of a stream, and the function that reads each. `fetches`: the setting; 0: the best
+    number."""
     wanted = wanted_frames(clip, stream)
     stored = stream.codec if wanted is None else clip.codec
     if cache_url.startswith(("memory:", "shm:")) and stored.name == "raw":
-        # There is nothing to wait for, and nothing to decode; and all of a value is there without a copy, unlike parts.
+        # There is nothing to wait for or to decode, and a whole value needs no copy, unlike its parts.
         return fetches, _Reading(Decoding(wanted), clip.frames, ())
     return fetches or min(_MOST_FETCHES, cpu_count()), reading(clip, wanted)
 
 
 def reading(clip: ClipSpec, wanted: int | None) -> Read:
-    """How to read and decode clips of which `wanted` evenly spaced frames are needed (None: features, all of them)."""
+    """The function that reads and decodes `wanted` evenly spaced frames of each clip (None: features, all frames)."""
     in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
     frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else ()
     return _Reading(Decoding(wanted), clip.frames, frames)
@@ -77,19 +78,19 @@ def reading(clip: ClipSpec, wanted: int | None) -> Read:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A function that another process can be given."""
+    """A function that can be passed to another process."""
 
     decoded: Decoding
     available: int
     """Frames of a clip."""
     frames: Sequence[int]
-    """Those to read; empty: the whole value."""
+    """The frames to read; empty: the whole value."""
 
     def __call__(self, cache: FrameCache, key: str, size_bytes: int) -> Decoded:
         if not self.frames:
             return self.decoded(cache.get(key))
         try:
             parts = codec.raw_parts(size_bytes, self.available, self.frames)
-        except BadFrames:  # the message is of another clip than the job's; who decodes the value says so
+        except BadFrames:  # the message does not match the job's clips; decoding the value reports that
             return self.decoded(cache.get(key))
         return self.decoded(cache.get(key, parts))

@@ -361,7 +361,7 @@ def _refuse_types(classifier: Classifier, name: str) -> None:
         if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES:
             raise ConfigError(
                 f"model {name}: {path} is of {dtype}, which checkpoints do not hold; make it float32 (with amp: true a "
-                f"GPU computes in half precision all the same)",
+                f"GPU still computes in half precision)",
                 code="unsupported",
             )
 

@@ -37,7 +37,7 @@ def seed_of(*parts: object) -> int:
 
 
 def counter_generator(*parts: object) -> np.random.Generator:
-    """NumPy's Philox keyed by names and numbers (Salmon et al., SC'11): that of `Philox(key=seed_of(*parts))`."""
+    """NumPy's Philox keyed by names and numbers (Salmon et al., SC'11): the same as `Philox(key=seed_of(*parts))`."""
     key: Any = _Key(seed_of(*parts))  # the types of NumPy know only one kind of seed sequence
     return np.random.Generator(np.random.Philox(key))
 
@@ -89,7 +89,7 @@ class DropoutGenerator:
         self._rows: dict[torch.device, Tensor] = {}
 
     def reseed(self, seed: int, share: Share | None = None) -> None:
-        """Start the sequence of one optimiser step on `share` (None: this rank holds the whole batch)."""
+        """Start the sequence of one optimizer step on `share` (None: this rank holds the whole batch)."""
         self._seed, self._share = seed, share
         self._rows.clear()
         for generator in self._generators.values():

@@ -1,6 +1,6 @@
 """A batch: the clips of one phase that are trained together, on the host or on the device.
 
-This needs no torch: a process that only prepares clips starts without it.
+This module needs no torch, so that processes that only prepare clips start without it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ClipShape(NamedTuple):
 
     frames: int
     channels: int
-    """Of each frame."""
+    """The shape of each frame."""
     bytes: bool
-    """They are uint8, and not floats."""
+    """Whether the numbers are uint8; otherwise they are floats."""
 
 
 class Input(Protocol):
@@ -42,49 +42,49 @@ class Input(Protocol):
 
     @property
     def shape(self) -> ClipShape:
-        """That of each clip."""
+        """The shape of each clip."""
 
     def here(self) -> Tensor:
-        """`(B, T, H, W, C)` on the device, for kernels that the calling thread launches from now on."""
+        """`(B, T, H, W, C)` on the device, ready for kernels that the calling thread launches from now on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What the model sees of a clip, or what the device makes that of."""
+    """What the model sees of a clip, or the frames from which the device computes it."""
 
     frames: Frames
-    """`(T, H, W, C)`, or in the colours of their video."""
+    """`(T, H, W, C)`, or the planes of their video's pixel format."""
     colour: Colour | None = None
-    """The device makes pictures of the frames."""
+    """The pixel format, if the device converts the frames to pictures."""
     cuts: tuple[Cut, ...] = ()
-    """The device cuts these views."""
+    """The views that the device cuts."""
 
 
 View = Callable[[ClipRef, Decoded], Seen]
-"""What the model sees of a clip. It runs on whatever thread has decoded the clip, so it has to be thread-safe."""
+"""Computes what the model sees of a clip. Must be thread-safe: it runs on the thread that decoded the clip."""
 
 Transform = Callable[[ClipRef, Seen], Seen]
-"""Code of the user's that changes what the model sees. It runs on one thread, on clips in their order."""
+"""A user's code that changes what the model sees. It runs on one thread, on clips in their order."""
 
 
 def as_stored(clip: ClipRef, decoded: Decoded) -> Seen:
-    """All of a clip, in the colours of its video: the device makes pictures of them."""
+    """All frames of a clip, in the pixel format of its video: the device converts them to pictures."""
     return Seen(*decoded)
 
 
 def as_pictures(clip: ClipRef, decoded: Decoded) -> Seen:
-    """All of a clip."""
+    """All frames of a clip as pictures."""
     return Seen(pictures(*decoded))
 
 
 def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
-    """A view of pictures that leaves nothing to the device: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
+    """A view of pictures that needs no work on the device: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
     return _OnHost(view)
 
 
 @dataclass(frozen=True, slots=True)
 class _OnHost:
-    """A function that another process can be given, if `view` is one."""
+    """A function that can be passed to another process, if `view` can."""
 
     view: Callable[[ClipRef, Frames], Frames]
 
@@ -103,13 +103,13 @@ class Batch:
     stop: int
     """The index after the last of the whole batch, on all ranks."""
     items: tuple[Delivery, ...]
-    """In index order, skipped ones included; without their bytes."""
+    """In index order, including skipped items; without their bytes."""
     frames: tuple[Frames, ...]
-    """What the model sees of each clip that was not skipped; empty once they are sent to the device."""
+    """What the model sees of each clip that was not skipped; empty after they are sent to the device."""
     colours: tuple[Colour, ...] = ()
-    """Of `frames`, if they are still in the colours of their videos."""
+    """The pixel formats of `frames`, if they are not pictures yet."""
     cuts: tuple[tuple[Cut, ...], ...] = ()
-    """Of `frames`, if views of them are still to be cut."""
+    """The views to cut from `frames`, if they are not cut yet."""
     input: Input | None = None
     """The clips on the device; None: this rank has no clip of the batch."""
 
@@ -124,7 +124,7 @@ class Batch:
         return Position(self.phase_index, self.stop)
 
     def digest(self) -> int:
-        """Digest of its clips; see `essp_engine/planning/digest.py`."""
+        """The digest of its clips; see `essp_engine/planning/digest.py`."""
         return joined(ref_digest(self.phase_index, item.clip) for item in self.clips)
 
     def labels(self) -> NDArray[np.int64]:
@@ -140,13 +140,13 @@ class Batch:
 
 
 def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type of each of these clips. Raises `ConfigError` if they differ."""
+    """The shape and type of all these clips. Raises `ConfigError` if they differ."""
     kinds = {(each.shape, each.dtype) for each in frames}
     if len(kinds) > 1:
         said = " and ".join(sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:2])
         raise ConfigError(
-            f"the clips of a batch differ ({said}); where videos differ in shape, clip.resize.mode has to be crop, and "
-            "a transform has to give all the same shape and type"
+            f"the clips of a batch differ ({said}); if videos differ in shape, set clip.resize.mode: crop; "
+            "a transform must give all clips the same shape and type"
         )
     [kind] = kinds
     return kind

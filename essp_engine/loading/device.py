@@ -1,4 +1,4 @@
-"""The device of a rank: which one, in which precision, how clips get there, and the error when its memory is full.
+"""The device of a rank: its choice, its precision, the transfer of clips, and the error when its memory is full.
 
     frames ──stack──▶ pinned host memory ──side stream──▶ GPU        while the GPU trains on the previous batch
            ──stack──▶ host memory                                    on a CPU
@@ -22,11 +22,11 @@ from essp_engine.loading.host_memory import HostMemory
 from essp_engine.video.colour import Colour
 
 Transfer = Callable[[Sequence[Frames]], Input]
-"""Starts to send clips, one or more of the same shape, to the device."""
+"""Starts to send clips, at least one and all of the same shape, to the device."""
 
 
 class ToHost:
-    """Collects batches in host memory, where the model is too."""
+    """Collects batches in host memory, where the model is, too."""
 
     def __init__(self) -> None:
         self._memory = HostMemory()
@@ -59,7 +59,7 @@ class ToGpu:
     def __call__(self, frames: Sequence[Frames]) -> Input:
         shape, dtype = alike(frames)
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        # Torch reuses pinned memory, but only after the copies out of it are done.
+        # Torch reuses pinned memory, but only after the copies out of it have finished.
         pinned = torch.empty((len(frames), *shape), dtype=kind, pin_memory=True)
         np.stack(frames, out=pinned.numpy())
         with torch.cuda.stream(self._stream):
@@ -76,15 +76,16 @@ class _OnGpu:
     def here(self) -> Tensor:
         stream = torch.cuda.current_stream(self._clips.device)
         stream.wait_event(self._arrived)
-        self._clips.record_stream(stream)  # keep its memory until this stream is done with it
+        self._clips.record_stream(stream)  # keep its memory until this stream has finished with it
         return self._clips
 
 
 class OfPlanes:
-    """Clips that travel in the colours of their videos, half the bytes of RGB, and become pictures on the device."""
+    """Clips that are sent in the pixel format of their videos, half the bytes of RGB, and become pictures on the
+    device."""
 
     def __init__(self, planes: Input, colours: Sequence[Colour], dimensions: int) -> None:
-        """`dimensions`: of the frames of one clip; 4 for luma, `(T, H, W, 1)`."""
+        """`dimensions`: the number of dimensions of the frames of one clip; 4 for luma, `(T, H, W, 1)`."""
         self._planes = planes
         self._colours = colours
         self.shape = planes.shape._replace(channels=1 if dimensions == 4 else 3)
@@ -98,24 +99,24 @@ def _shape(clips: Tensor) -> ClipShape:
 
 
 def transfer_to(device: torch.device) -> Transfer:
-    """How clips get to a device."""
+    """The transfer of clips to a device."""
     return ToGpu(device) if device.type == "cuda" else ToHost()
 
 
 def launches(device: torch.device) -> bool:
-    """Whether the device computes later what it is asked for now."""
+    """Whether the device computes asynchronously."""
     return device.type == "cuda"
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device, or on the way there: nobody waits for it."""
+    """A host tensor on the device, or on the way there: the transfer does not block."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.device:
-    """The device of `TrainerSpec.device`: each rank of a machine takes a GPU of its own.
+    """The device of `TrainerSpec.device`: each rank of a machine gets a separate GPU.
 
-    `deterministic`: see `TrainerSettings`. Raises `ConfigError` when CUDA is asked for and there is none, or too few.
+    `deterministic`: see `TrainerSettings`. Raises `ConfigError` when CUDA is requested and there is no GPU, or too few.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -126,7 +127,7 @@ def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.de
     if local_rank >= torch.cuda.device_count():
         there = torch.cuda.device_count()
         raise ConfigError(
-            f"rank {local_rank} of this machine has no GPU: it has {there}; start {there} ranks",
+            f"rank {local_rank} of this machine has no GPU: the machine has {there}; start {there} ranks",
             field="device",
             code="range",
         )
@@ -145,7 +146,8 @@ def half_type(wanted: bool, device: torch.device) -> torch.dtype | None:
 
 @contextmanager
 def enough_memory(device: torch.device, clips: int) -> Iterator[None]:
-    """Turn out-of-memory errors of this block, which handles a batch of `clips`, into `OutOfMemory` with the remedy."""
+    """Convert out-of-memory errors of this block, which processes a batch of `clips`, into `OutOfMemory` with the
+    remedy."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:

@@ -1,8 +1,8 @@
-"""Whole batches, on the device before the model asks: while it trains on one, the next is collected and sent.
+"""Whole batches, on the device before the model needs them: while it trains on one, the next is collected and sent.
 
     prefetch ──clips of a batch──▶ transfer (own thread) ──▶ one batch waiting ──next──▶ the step
 
-Beyond the clips that `Prefetch` holds there are at most two batches: one waiting, one being collected.
+In addition to the clips of `Prefetch` there are at most two batches: one that waits, and one in preparation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEXT_S = 0.1
 
 
 class Prepared(Protocol):
-    """Batches in host memory, in order. Those of `Prefetch`, whose methods say more."""
+    """Batches in host memory, in order, as from `Prefetch`, whose methods are documented there."""
 
     @property
     def queued(self) -> int: ...
@@ -39,7 +39,7 @@ class Prepared(Protocol):
 
 
 class DeviceFeed:
-    """The batches of a training, in order. `next` is used from one thread."""
+    """The batches of a training run, in order. `next` is used from one thread."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class DeviceFeed:
         views: DeviceViews | None = None,
         finish_sent: bool = False,
     ) -> None:
-        """Takes over `prefetch` and closes it.
+        """Takes ownership of `prefetch` and closes it.
 
-        `views`: cuts those that `prefetch` has left to the device.
-        `finish_sent`: give clips back as soon as the device's batch holds them, for a consumer that keeps no account
-        of what it learned from them; clips are then not released elsewhere.
+        `views`: cuts the views that `prefetch` has left to the device.
+        `finish_sent`: finish clips as soon as the device's batch holds them, for a consumer that does not record what
+        it learned from them; the caller must then not release them.
         """
         self._finish_sent = finish_sent
         self._prefetch = prefetch
@@ -69,7 +69,7 @@ class DeviceFeed:
 
     @property
     def queued(self) -> int:
-        """Clips prepared or being prepared."""
+        """Clips that are ready or in preparation."""
         waiting = self._waiting
         return self._prefetch.queued + (len(waiting.items) if isinstance(waiting, Batch) else 0)
 
@@ -91,7 +91,7 @@ class DeviceFeed:
         return item
 
     def close(self) -> None:
-        """Stop. Clips that were not released are delivered again."""
+        """Stop. Unreleased clips are delivered again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -120,7 +120,7 @@ class DeviceFeed:
                     sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
                 if item.cuts:
                     if self._views is None:
-                        raise ValueError("there are views to be cut, and nothing that cuts them")
+                        raise ValueError("the batch has views to cut, but the feed has no DeviceViews")
                     sent = self._views.of(sent, item.cuts)
                 item = replace(item, frames=(), input=sent)
         if self._finish_sent:

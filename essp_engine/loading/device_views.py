@@ -1,8 +1,8 @@
-"""Views that the device cuts out of whole frames, many clips at once.
+"""Views that the device cuts from whole frames, for many clips at once.
 
-What is cut is drawn on the host, from the random numbers of `essp_engine.learning.augment`; the pixels are left to the
-device, and the host only decodes. Bilinear as there, and between the same pixels: floats are equal but for their last
-bits, and bytes differ by one level at most, since the host interpolates colours in whole numbers.
+The host draws the cuts, from the random numbers of `essp_engine.learning.augment`, and only decodes; the device
+computes the pixels. The interpolation is bilinear as there, between the same pixels: floats are equal except in their
+last bits, and bytes differ by at most one level, because the host interpolates colours in integers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from essp_engine.loading.batch import ClipShape, Frames, Input, Seen, View
 from essp_engine.loading.device import sent
 
 _MOST_FLOATS = 2**23
-"""Of whole frames at once, 32 MiB: a batch may have hundreds of times as many."""
+"""Bytes of whole frames to process at once, 32 MiB: a batch may have hundreds of times as many."""
 
 
 def left_to_host(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) -> str:
     """Why the device cannot cut the views; empty: it can."""
     if layout.values == "descriptor":
-        return "descriptors are no pictures"
+        return "descriptors are not pictures"
     if augment.rand_augment is not None:
         return "augment.rand_augment is computed on the host"
     if clip.resize.mode not in ("exact", "crop"):
@@ -42,14 +42,15 @@ def left_to_host(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) ->
 
 
 def on_device(cuts: Callable[[ClipRef, int, int], Sequence[Cut]]) -> View:
-    """Whole frames, of which the device makes the views. `cuts`: of a clip with frames of this height and width."""
+    """Whole frames, from which the device makes the views. `cuts`: the cuts of a clip with frames of this height and
+    width."""
 
     return _OnDevice(cuts)
 
 
 @dataclass(frozen=True, slots=True)
 class _OnDevice:
-    """A function that another process can be given, if `cuts` is one."""
+    """A function that can be passed to another process, if `cuts` can."""
 
     cuts: Callable[[ClipRef, int, int], Sequence[Cut]]
 
@@ -60,7 +61,7 @@ class _OnDevice:
 
 
 def _size(frames: Frames) -> tuple[int, int]:
-    """Height and width of decoded frames; YUV 4:2:0, `(T, 3H/2, W)`, has half as many rows again."""
+    """Height and width of decoded frames. YUV 4:2:0, `(T, 3H/2, W)`, has half as many rows in addition."""
     height, width = frames.shape[1:3]
     return (height, width) if frames.ndim == 4 else (2 * height // 3, width)
 
@@ -70,11 +71,11 @@ class DeviceViews:
     """Cuts views on the device."""
 
     side: int
-    """Of the squares that the model sees."""
+    """The side of the squares that the model sees."""
     layout: FeatureLayout
 
     def of(self, clips: Input, cuts: Sequence[Sequence[Cut]]) -> Input:
-        """The views of a batch, cut when the model asks. `cuts`: as many of each clip."""
+        """The views of a batch, cut when the model needs them. `cuts`: equally many for each clip."""
         return _Viewed(self, clips, cuts)
 
     def __call__(self, clips: Tensor, cuts: Sequence[Sequence[Cut]]) -> Tensor:
@@ -91,7 +92,7 @@ class DeviceViews:
         return made.flatten(1, 2)
 
     def _cut(self, clips: Tensor, cuts: Sequence[Cut], view: Tensor) -> None:
-        """Make one view of each clip."""
+        """Cut one view of each clip."""
         grid = _grid(cuts, self.side, clips)
         for part in _parts(clips):
             view[part] = _sampled(clips[part], grid[part[0]])
@@ -105,7 +106,7 @@ class DeviceViews:
 
 
 class _Viewed:
-    """Clips of which the model sees views."""
+    """Clips that the model sees as views."""
 
     def __init__(self, views: DeviceViews, clips: Input, cuts: Sequence[Sequence[Cut]]) -> None:
         self._views = views
@@ -118,7 +119,7 @@ class _Viewed:
 
 
 def _parts(clips: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Clips and frames that are cut together: all of several clips, or some of one."""
+    """Clips and frames that are cut together: all frames of several clips, or some frames of one."""
     times = clips.shape[1]
     frames = max(1, _MOST_FLOATS // clips[0, 0].numel())
     rows = max(1, frames // times)
@@ -128,7 +129,7 @@ def _parts(clips: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _grid(cuts: Sequence[Cut], side: int, clips: Tensor) -> Tensor:
-    """Where each pixel of the squares is taken from, `(B, side, side, 2)`, for `grid_sample`."""
+    """The sampling positions of the pixels of the squares, `(B, side, side, 2)`, for `grid_sample`."""
     height, width = clips.shape[2:4]
     rows = np.stack([_places(cut.rows, height, side) for cut in cuts])
     columns = np.stack([_places(cut.columns, width, side)[:: -1 if cut.mirrored else 1] for cut in cuts])
@@ -138,7 +139,8 @@ def _grid(cuts: Sequence[Cut], side: int, clips: Tensor) -> Tensor:
 
 
 def _places(cut: slice, length: int, side: int) -> NDArray[np.float64]:
-    """Of the pixels of a square along one edge, for an edge of frames from -1 to 1. Nothing beyond the cut is seen."""
+    """The positions of the pixels along one edge of a square, where frames reach from -1 to 1. Nothing outside the cut
+    is sampled."""
     size = cut.stop - cut.start
     inside = ((np.arange(side) + 0.5) * (size / side) - 0.5).clip(0, size - 1)
     places: NDArray[np.float64] = (2 * (cut.start + inside) + 1) / length - 1
@@ -146,7 +148,7 @@ def _places(cut: slice, length: int, side: int) -> NDArray[np.float64]:
 
 
 def _sampled(frames: Tensor, grid: Tensor) -> Tensor:
-    """`(B, T, H, W, C)` at the places of a grid; bytes in whole levels."""
+    """`(B, T, H, W, C)` sampled at the positions of a grid; bytes in whole levels."""
     count, times, height, width, channels = frames.shape
     planes = frames.permute(0, 1, 4, 2, 3).reshape(count, times * channels, height, width).float()
     made = functional.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)

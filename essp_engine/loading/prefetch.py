@@ -1,17 +1,17 @@
-"""Batches for the model, ready before it asks: clips taken in order and collected.
+"""Batches for the model, ready before it needs them: clips taken in order and collected.
 
     intake ──take──▶ (a loop's transform) ──▶ the batch that is being collected ──▶ queue ──next──▶ the device feed
 
-The intake gives clips as the model sees them: whoever reads a clip from the cache, one of its threads that fetch or
-else the thread here that takes, decodes it and makes the view (`IntakeOptions.prepare`). A loop's transform is the
-user's code. It need not be safe in several threads, so the one thread here runs it, on clips in their order.
+The intake returns clips as the model sees them. The thread that reads a clip from the cache also decodes it and makes
+the view (`IntakeOptions.prepare`): one of the intake's fetch threads, or otherwise the thread here that takes clips. A
+loop's transform is the user's code. It need not be thread-safe, so this one thread runs it, on clips in their order.
 
-A batch holds the next `size` indices of a phase, counted from where it starts, and the last one of the phase has the
-rest. A skipped index makes its batch smaller. So the contents of a batch depend on the job alone, and a training that
-stops between two batches resumes with the same batches; so does a loop, which may then have another size of batches. A
-rank gets its share of each batch, which may be empty.
+A batch holds the next `size` indices of a phase, counted from where it starts, and the last batch of the phase holds
+the rest. A skipped index makes its batch smaller. So the contents of a batch depend on the job alone, and a training
+run that stops between two batches resumes with the same batches. So does a loop, which may then use another batch size.
+A rank gets its share of each batch, which may be empty.
 
-At most `batches_ahead` batches are held, one of which may be incomplete. An error of the thread is raised by `next`,
+At most `batches_ahead` batches are held, including the one that is incomplete. `next` raises an error of the thread
 after the batches that were complete before it.
 """
 
@@ -33,7 +33,7 @@ _TAKE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PrefetchOptions:
-    """How batches are cut and how far ahead they are prepared."""
+    """How batches are formed and how far ahead they are prepared."""
 
     batch_size: int
     """Clips of a batch, over all ranks."""
@@ -41,33 +41,33 @@ class PrefetchOptions:
     """Batches that this rank holds ahead."""
     name: str
     set_up_thread: Callable[[], object] | None = None
-    """Called once on the thread that takes clips: it makes views where no thread fetches."""
+    """Called once on the thread that takes clips, which makes views if there are no fetch threads."""
     transform: Transform | None = None
 
 
 class _Closing(Exception):
-    """The thread is to end."""
+    """The thread must end."""
 
 
 class Prefetch:
-    """Prepares the batches of a training. `next` is used from one thread; the rest is thread-safe."""
+    """Prepares the batches of a training run. `next` is used from one thread; the rest is thread-safe."""
 
     def __init__(
         self, intake: OrderedIntake, phases: Sequence[PhasePlan], start: Position, options: PrefetchOptions
     ) -> None:
-        """Start preparing at `start`. `intake` gives `Seen` clips. Takes it over and closes it; others may call only
-        its `release` and `commit`."""
+        """Start preparing at `start`. `intake` returns `Seen` clips. This takes ownership of it and closes it; other
+        code may call only its `release` and `commit`."""
         self._intake = intake
         self._phases = phases
         self._start = start
         self._options = options
         self._queue: deque[Batch | PhaseEnd] = deque()
         self._changed = threading.Condition()
-        """Of the queue, the failure and the closing."""
+        """Guards the queue, the failure and the closing."""
         self._closing = threading.Event()
         self._failure: BaseException | None = None
         self._collected: list[tuple[Delivery, Seen | None]] = []
-        """Of the next batch, with what the model sees; None: skipped."""
+        """The items of the next batch, with what the model sees; None: skipped."""
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         try:
             self._thread.start()
@@ -93,11 +93,11 @@ class Prefetch:
         return None
 
     def finish(self, items: Sequence[Delivery]) -> None:
-        """Free the bytes of these clips, and report them as done; they need no redelivery either."""
+        """Free the bytes of these clips and report them as finished. They need no redelivery."""
         self._intake.finish(items)
 
     def close(self) -> None:
-        """Stop preparing. Clips that were not released are delivered again."""
+        """Stop preparing. Unreleased clips are delivered again."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -113,7 +113,7 @@ class Prefetch:
             for ready in self._in_order():
                 self._offer(ready)
             while True:
-                self._take()  # what still arrives is of no use, and has to be acked
+                self._take()  # messages that still arrive are useless and must be acked
         except _Closing:
             pass
         except BaseException as error:  # noqa: BLE001  raised again by `next`
@@ -122,7 +122,7 @@ class Prefetch:
                 self._changed.notify_all()
 
     def _in_order(self) -> Iterator[Batch | PhaseEnd]:
-        """All batches from the start on, each phase followed by its end."""
+        """All batches from the start, each phase followed by its end."""
         first, start = self._start
         for phase_index, plan in enumerate(self._phases[first:], first):
             for begin in range(start, plan.clips, self._options.batch_size):
@@ -153,7 +153,7 @@ class Prefetch:
     def _seen(self, item: Delivery) -> tuple[Delivery, Seen | None]:
         if item.skipped:
             return item, None
-        seen: Seen = item.take_value()  # the frames keep the bytes alive for as long as they need them
+        seen: Seen = item.take_value()  # the frames keep the bytes alive while they need them
         if self._options.transform is not None:
             seen = self._options.transform(item.clip, seen)
         return item, seen

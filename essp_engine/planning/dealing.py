@@ -1,4 +1,4 @@
-"""The order within a window in which visits of several clips are mixed: which clip of which visit is at each index.
+"""The order within a window in which visits of several clips are mixed: for each index, a clip and its visit.
 
 The clips of the n visits of a window are dealt out in turns. Each turn has one clip of every visit, in its own order:
 the first half of the visits, shuffled, then the second half, shuffled. So

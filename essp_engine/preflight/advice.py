@@ -1,4 +1,5 @@
-"""What is legal in a job, but hardly meant: said before it begins, by `essp validate` and in its events."""
+"""Settings that are legal in a job but probably a mistake: `essp validate` and the events of the job report them before
+it begins."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from essp_engine.preflight.sizing import catch_up_bytes, uncoupled_budget
 
 _HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
-"""Times that a group of pictures is decoded for neighbouring clips, from which on that is said."""
+"""The number of times that a GOP is decoded for neighbouring clips from which it is reported."""
 _MIXED = 4
-"""Videos of a window for each clip of a batch, with which mixing cost no accuracy (docs/accuracy.md)."""
+"""Videos of a window per clip of a batch at which mixing cost no accuracy (docs/accuracy.md)."""
 _NAMED = 10
-"""Most classes that are named."""
+"""The most classes that a sentence names."""
 
 
 def advice(job: ResolvedJob) -> tuple[str, ...]:
@@ -44,35 +45,33 @@ def advice(job: ResolvedJob) -> tuple[str, ...]:
 
 
 def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
-    """Of a job that was begun with fewer epochs (`known`)."""
+    """For a job that was begun with fewer epochs (`known`)."""
     if known is None or known.epochs >= spec.epochs:
         return
     for name, trainer in spec.trainers.items():
         if trainer.optimizer.schedule == "cosine":
             yield (
-                f"trainers.{name}.optimizer.schedule: a cosine ends with the last epoch, and that was epoch "
-                f"{known.epochs} until now; with {spec.epochs} the rate rises again, and the result is not that of "
+                f"trainers.{name}.optimizer.schedule: a cosine ends with the last epoch, which was epoch "
+                f"{known.epochs} until now; with {spec.epochs} the rate rises again, and the result differs from "
                 f"{spec.epochs} epochs from the start"
             )
 
 
 def of_fewer_epochs(asked: JobSpec, spec: JobSpec) -> Iterator[str]:
-    """Of a job that was given more epochs before than are asked for."""
+    """For a job that already has more epochs than requested."""
     if asked.epochs < spec.epochs:
         yield (
-            f"epochs: {asked.epochs} are asked for, and the output holds this job with {spec.epochs}; it goes on with "
-            "those, as a job can be given more, not fewer (--fresh begins again)"
+            f"epochs: {asked.epochs} are requested, but the output has this job with {spec.epochs}; it continues with "
+            "these, because epochs can be added but not removed (--fresh starts over)"
         )
 
 
 def _of_labels(job: ResolvedJob) -> Iterator[str]:
-    """Of records that nothing can be learned from."""
+    """For records without labels, which training ignores."""
     rows = job.catalog.rows
     if job.spec.data.records and (left_out := int(rows.has("error", UNLABELLED).sum())):
         lack = "has" if left_out == 1 else "have"
-        yield (
-            f"{left_out} of {len(rows)} records {lack} no label (-1): nothing is learned from them, or measured on them"
-        )
+        yield (f"{left_out} of {len(rows)} records {lack} no label (-1): they are used neither to train nor to measure")
 
 
 def _of_classes(phases: Phases) -> Iterator[str]:
@@ -86,18 +85,18 @@ def _of_classes(phases: Phases) -> Iterator[str]:
     if single and phases.spec.data.consumed == "train":
         yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
     if phases.spec.trainers and phases.spec.data.targets == "class" and len(view.classes) == 1:
-        yield f"every training {kind} is of one class, {view.classes[0]}: each answer is right, and nothing is learned"
+        yield f"every training {kind} is of one class, {view.classes[0]}: every answer is right, so nothing is learned"
 
 
 def _of_ranks(phases: Phases) -> Iterator[str]:
-    """Said to one rank of a loop. Each has as many clips, so the last ones of an epoch are in the share of none."""
+    """For one rank of a loop. All ranks have the same number of clips, so no rank gets the last ones of an epoch."""
     plan, sampling = phases.plan(0), phases.spec.sampling
     if isinstance(plan, Share) and plan.left_out and not sampling.rank:
         divided = sampling.ranks * len(plan)
         yield (
-            f"sampling.clips_per_epoch: {sampling.ranks} ranks have as many clips each, so the last {plan.left_out} of "
-            f"the {divided + plan.left_out} of an epoch are shown by none; {divided} or {divided + sampling.ranks} "
-            "would be divided"
+            f"sampling.clips_per_epoch: {sampling.ranks} ranks have the same number of clips, so the last "
+            f"{plan.left_out} of the {divided + plan.left_out} of an epoch are never used; {divided} or "
+            f"{divided + sampling.ranks} can be divided evenly"
         )
 
 
@@ -115,14 +114,14 @@ def _of_splits(phases: Phases) -> Iterator[str]:
             "data.records_test is not given" if spec.data.records else f"the catalog has no split {spec.data.test!r}"
         )
         yield (
-            f"{missing}, so nothing is measured on {_kind(spec)}s that had no say in the model; `data.test: null` says "
-            "that this is meant"
+            f"{missing}, so the model is not measured on unseen {_kind(spec)}s; `data.test: null` says "
+            "that this is intended"
         )
     if shared := straddling((Purpose.Name(purpose).lower(), view.rows) for purpose, view in phases.views):
         group, names = next(iter(shared.items()))
         yield (
-            f"{len(shared)} groups have videos in several splits, such as {group} in {' and '.join(names)}: figures of "
-            "such a split flatter the model"
+            f"{len(shared)} groups have videos in several splits, such as {group} in {' and '.join(names)}: the "
+            "results of such a split are too good"
         )
 
 
@@ -130,26 +129,26 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
     spec = phases.spec
     read = {trainer.stream for trainer in spec.trainers.values()}
     if spec.trainers and (unread := sorted(spec.streams.keys() - read)):
-        yield f"no trainer reads streams.{unread[0]}, so it is not made"
+        yield f"no trainer reads streams.{unread[0]}, so it is not computed"
     for name, trainer in spec.trainers.items():
         for field, trouble in _without_effect(trainer, spec.epochs, phases.plans[0].clips):
             yield f"trainers.{name}.{field} {trouble}"
     for name, trainer in spec.trainers.items():
         if trainer.checkpoint.bits and trainer.checkpoint.scope == "global":
             yield (
-                f"trainers.{name}.checkpoint.scope: global has one range for all numbers of a file, which leaves most "
-                "layers a few levels and destroys networks whose layers differ in size; use channel, and global only "
-                "to compare"
+                f"trainers.{name}.checkpoint.scope: global uses one range for all numbers of a file, which leaves most "
+                "layers only a few levels and destroys networks whose layers differ in scale; use channel, and global "
+                "only for comparison"
             )
     for one, other in _alike(spec):
         yield (
-            f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
-            "them another `seed` (members of an ensemble), or change what you want to compare"
+            f"trainers {one} and {other} do not differ in anything that matters, so their weights will be the same; "
+            "give one of them another `seed` (members of an ensemble), or change what you want to compare"
         )
 
 
 def _alike(spec: JobSpec) -> list[tuple[str, str]]:
-    """Pairs of trainers that will give the same weights: they differ in nothing that counts."""
+    """Pairs of trainers that will have the same weights, because they do not differ in anything that matters."""
     free = {"device", "threads", "checkpoint"}
     what = {name: trainer.model_dump(exclude=free) for name, trainer in spec.trainers.items()}
     return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
@@ -172,8 +171,8 @@ def _of_visits(phases: Phases) -> Iterator[str]:
 
 
 def _of_places(phases: Phases) -> Iterator[str]:
-    """Of visits that are much shorter than a group of pictures, which is decoded for each of them, and of longer ones
-    that end within one, which is decoded twice."""
+    """For visits that are much shorter than a GOP, which is decoded for each of them, and longer ones that end inside a
+    GOP, which is decoded twice."""
     sampling = phases.spec.sampling
     if sampling.kind != "exhaustive":
         return
@@ -188,7 +187,7 @@ def _of_places(phases: Phases) -> Iterator[str]:
         )
     distance = view.keyframe_distance
     each, uneven = divmod(distance, sampling.step)
-    if each < 2 or uneven or (view.first_frame % distance).any():  # no visits follow groups of pictures
+    if each < 2 or uneven or (view.first_frame % distance).any():  # no visits match the GOPs
         return
     if visit > each and (beyond := visit % each):
         yield (
@@ -209,16 +208,16 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         )
     for field in ("freeze_epochs", "probe"):
         if getattr(trainer, field) and trainer.weights is None:
-            yield field, "freezes random weights, as no `weights` are given"
+            yield field, "freezes random weights, because `weights` is not set"
     if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM and trainer.freeze_epochs < epochs:
-        yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
+        yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about this amount a step"
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"
     if optimizer.gamma != type(optimizer).model_fields["gamma"].default and not optimizer.steps:
-        yield "optimizer.gamma", "has no effect: there are no optimizer.steps at which to multiply the rate by it"
+        yield "optimizer.gamma", "has no effect without optimizer.steps, at which it multiplies the rate"
     for field in ("mixup", "cutmix"):
         if getattr(trainer.augment, field) and min(trainer.batch_size, clips) == 1:
-            yield f"augment.{field}", "has no effect: a batch of one clip has no other one to blend it with"
+            yield f"augment.{field}", "has no effect: a batch of one clip has no second clip to blend"
     if optimizer.warmup >= whole:
         yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 
@@ -227,7 +226,7 @@ def _of_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
     if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
         needed = -(-uncoupled_budget(spec, bounds) // 2**20)
         yield (
-            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
+            "limits.budget is too small to let trainers run apart, so all keep in step with the slowest; "
             f"raise it to {needed}MiB or more, or set limits.coupled: true"
         )
 

@@ -3,7 +3,7 @@
 To add a check, write a function and add it to `CHECKS`. A check takes the resolved job, opens nothing, and yields a
 `ConfigError` for each problem. All checks run, and users see all problems at once. So a check must work on a job that
 fails other checks, and should not report what another check reports (see `_on_pictures`). What can be checked in the
-document alone belongs into the validators of `essp_common/job/spec.py`.
+document alone belongs in the validators of `essp_common/job/spec.py`.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _mirrors(job: ResolvedJob) -> Iterator[ConfigError]:
         if stream.layout.mirrored != "unknown":
             continue
         reason = (
-            f"what {stream.feature} (streams.{trainer.stream}.feature) becomes in a mirror is not known; declare it "
+            f"the mirror image of {stream.feature} (streams.{trainer.stream}.feature) is not defined; declare it "
             "(`layout.mirrored` of the extractor), or set this to"
         )
         where = f"trainers.{name}.augment"
@@ -278,8 +278,8 @@ def _colour_changes(job: ResolvedJob) -> Iterator[ConfigError]:
     for name, trainer, stream in _on_pictures(job):
         if trainer.augment.rand_augment is not None and stream.layout.values != "colours":
             yield ConfigError(
-                f"RandAugment changes colours, and {stream.feature} (streams.{trainer.stream}.feature) has none; leave "
-                "it out, or set augment.erase",
+                f"RandAugment changes colours, but {stream.feature} (streams.{trainer.stream}.feature) has no colours; "
+                "leave it out, or set augment.erase",
                 field=f"trainers.{name}.augment.rand_augment",
                 code="conflict",
             )

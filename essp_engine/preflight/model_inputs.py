@@ -1,7 +1,7 @@
 """Gives a predict job the inputs that its model was trained on: the same frames, sizes and features.
 
-A model scores other inputs, too, and its scores look plausible. So a job without `clip` or `streams` gets those of its
-model, and a job with them must have the same. Only the codec in the cache may differ.
+A model would score any other inputs, too, and the scores would look plausible. So a job without `clip` or `streams`
+gets those of its model, and a job with them must have the same. Only the codec in the cache may differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from essp_common.wiring import Stores
 from essp_engine.preflight.refusal import refuse
 
 _STORED = "codec"
-_REMEDY = "leave `clip` and `streams` out, and they are taken from the model"
+_REMEDY = "leave out `clip` and `streams`, which default to those of the model"
 
 
 def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:

@@ -55,7 +55,7 @@ class Asked:
 
 
 ANYBODY = Asked()
-"""Someone without a token."""
+"""A user without a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Output:
     holder: Holder | None
     """The job whose output it is; None: it is not the output of a job, or that is `unreadable`."""
     unreadable: ConfigError | None = None
-    """Why it is not known whose output it is; None: it is."""
+    """Why the owner is not known; None: it is known."""
 
     @property
     def job(self) -> JobSpec | None:
@@ -117,7 +117,7 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
     _check_same(known, spec, {*lacks, *_lacking(spec, known)})
     if lacks and not continues:
         raise ConfigError(
-            f"the job in {spec.output} has it, and a job can only be extended; add it to the job file, as it is in "
+            f"the job in {spec.output} has it, and a job can only be extended; add it to the job file, as in "
             f"{output.store.uri(layout.SPEC)}, or start with --fresh to remove what is there",
             field=lacks[0],
             code="missing",
@@ -176,7 +176,7 @@ def _check_team(spec: JobSpec, held: Holder, asked: Asked) -> None:
         whose = f"of team {held.team}" if held.team else "of no team"
         raise Forbidden(
             f"output: {spec.output} holds a job {whose}, and this token is of "
-            f"{f'team {asked.team}' if asked.team else 'no team'}; choose another output, or ask somebody with an "
+            f"{f'team {asked.team}' if asked.team else 'no team'}; choose another output, or ask a user with an "
             "admin token"
         )
 

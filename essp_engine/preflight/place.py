@@ -25,8 +25,8 @@ _OTHER = "choose another output"
 
 
 def check_place(job: ResolvedJob, stores: Stores, output: ObjectStore, state: str = "", asked: Asked = ANYBODY) -> None:
-    """Raises `ConfigError` for an output that overlaps with a folder of something else. `state`: the folder of the
-    master's state; empty: it has none. `asked`: who asks; jobs of other teams are not named to them."""
+    """Raises `ConfigError` for an output that overlaps with another folder in use. `state`: the folder of the master's
+    state; empty: it has no state. `asked`: who asks; the error does not name jobs of other teams to them."""
     spec, places = job.spec, real_uris(job.spec.output)
     if state and any(_share(place, other) for place in places for other in real_uris(state)):
         raise _taken(f"{spec.output} and the master's own state (ESSP_STATE) share a folder; {_OTHER}")
@@ -34,10 +34,10 @@ def check_place(job: ResolvedJob, stores: Stores, output: ObjectStore, state: st
     _check_videos(spec, places, job.catalog)
     for where, other in outputs_around(stores, spec.output):
         if not _is_division(spec, other.spec):
-            raise _taken(f"{spec.output} lies in the output of {_named(other, where, asked)}; {_OTHER}")
+            raise _taken(f"{spec.output} is inside the output of {_named(other, where, asked)}; {_OTHER}")
     for where, other in outputs_within(output):
         if not _is_division(other.spec, spec):
-            raise _taken(f"in {spec.output} lies the output of {_named(other, where, asked)}; {_OTHER}")
+            raise _taken(f"{spec.output} contains the output of {_named(other, where, asked)}; {_OTHER}")
 
 
 def _taken(problem: str) -> ConfigError:
@@ -49,7 +49,7 @@ def _named(other: Holder, where: str, asked: Asked) -> str:
 
 
 def _check_data(spec: JobSpec) -> None:
-    """The catalog and the records may lie next to what a job writes, but not among it."""
+    """The catalog and the records may be next to what a job writes, but not inside it."""
     named = {FIELDS[split]: uri for split, uri in spec.data.record_sets.items()}
     if spec.data.catalog and not spec.data.records:
         named["data.catalog"] = spec.data.catalog
@@ -59,28 +59,28 @@ def _check_data(spec: JobSpec) -> None:
         if below is None and place_of(spec.output).below(place_of(uri)) is None:
             continue
         if not below:
-            raise _taken(f"{spec.output} lies in {uri} ({field}); {_OTHER}")
+            raise _taken(f"{spec.output} is inside {uri} ({field}); {_OTHER}")
         if f"{below}/".startswith(written):
-            raise _taken(f"{uri} ({field}) lies where this job writes; {_OTHER}, or move it")
+            raise _taken(f"{uri} ({field}) is among the files that this job writes; {_OTHER}, or move it")
 
 
 def _check_videos(spec: JobSpec, places: Sequence[str], catalog: Catalog) -> None:
     for place in () if spec.data.records else places:
         if catalog.rows.begin("uri", f"{place.rstrip('/')}/"):
             raise _taken(
-                f"videos of the catalog lie in {spec.output}; choose a folder beside them, such as "
+                f"{spec.output} contains videos of the catalog; choose a folder without videos, such as "
                 f"{spec.output.rstrip('/')}/runs/{spec.name}"
             )
 
 
 def _is_division(inner: JobSpec, outer: JobSpec) -> bool:
-    """Whether a job uses a division of another job's data set: then its folder is in the output of that job."""
+    """Whether a job uses a part of another job's data set: then its folder is in the output of that job."""
     return inner.output.startswith(f"{outer.output}/") and (
         inner.name == f"{outer.name}-{inner.output.removeprefix(f'{outer.output}/')}"
     )
 
 
 def _share(one: str, other: str) -> bool:
-    """Whether one of two folders is the other, or lies in it."""
+    """Whether two folders are the same, or one contains the other."""
     one, other = f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"
     return one.startswith(other) or other.startswith(one)

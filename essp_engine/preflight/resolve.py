@@ -50,7 +50,7 @@ class ResolvedJob:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of the labels, each of which is learned independently; None: the job learns classes."""
+        """The names of the labels, if each label is learned independently; None: the job learns classes."""
         return None if self.spec.data.targets == "class" else self.classes
 
 

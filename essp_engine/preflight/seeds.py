@@ -1,4 +1,4 @@
-"""Builds the first work units of a job on trial, so that a job with impossible clips is refused before it begins."""
+"""Builds the first work units of a job as a trial, so that a job with impossible clips is refused before it begins."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def try_seeds(job: ResolvedJob, unit_clips: int) -> None:
             except (ValueError, TypeError, OverflowError) as error:
                 video = job.phases.view(number).rows.text("id", clip.video)
                 raise ConfigError(
-                    f"no clip can be made of video {video!r}, planned at index {index}: {error}; build the catalog "
-                    "again",
+                    f"video {video!r}, planned at index {index}, cannot give a clip: {error}; build the catalog again",
                     field="data.catalog",
                     code="unreadable",
                 ) from error

@@ -1,16 +1,16 @@
 """Computes how large a job's clips can get, and how many the budget has to hold.
 
 Credits are reserved before decoding, so each part of a clip (`ClipParts`) needs an upper bound. It follows from the
-sizes of clips and of what the streams make of them (`streams.py`), and the codec's worst case. If videos differ in
-size, the largest one of a phase counts until a clip is decoded.
+sizes of clips and of the values that the streams compute (`streams.py`), and the codec's worst case. If videos differ
+in size, the largest one of a phase counts until a clip is decoded.
 
 A trainer frees the clips of a batch together, and the clips of a locality window arrive in any order. So a job can only
 proceed if the budget holds a batch and, with locality, a window (`budget_problem`).
 
 A large budget also serves stragglers (`ledger/stragglers.py`). Half of it is for the catch-up queues, in equal shares
-for all trainers but one. Each share has to hold two batches: one in training and one in the making. Loops of the user's
-own come and go, and all of them may have to catch up at once: a job with `consumers` has a share for each of them,
-which holds a batch at least. Where a share does not hold a window as well, less of a window is issued together.
+for all trainers but one. Each share must hold two batches: one in training and one in preparation. Users' loops come
+and go, and all of them may have to catch up at once: a job with `consumers` has a share for each of them, which holds
+at least one batch. If a share cannot hold a window as well, the queue issues smaller parts of a window.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.video.codec import max_encoded_bytes
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
-"""Of one work unit, at most, whichever is more clips: enough to share decoding from a keyframe, and few enough to use
-several decoders."""
+"""Limits of one work unit; the larger one applies: enough clips to share decoding from a keyframe, and few enough to
+use several decoders."""
 _PREDICTOR_BATCH = 16
 """Clips that a predictor scores and frees together."""
 _MIB = 2**20
@@ -67,9 +67,9 @@ def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 
 def catch_up_window(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """Indices that a catch-up queue issues together: the largest part of a window that its share has room for; 0: all.
+    """Indices that a catch-up queue issues together: the largest part of a window that fits into its share; 0: all.
 
-    A part divides the window, so that no work unit lies on both sides of the place where a straggler joins the others.
+    A part divides the window, so that no work unit crosses the point where a straggler joins the others.
     """
     window = spec.sampling.issue_window
     room = catch_up_bytes(spec, bounds) // _largest(bounds) - _batch(spec)[0] + 1
@@ -79,10 +79,10 @@ def catch_up_window(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 
 def most_unit_clips(spec: JobSpec) -> int:
-    """Most clips of one work unit, where the budget has room for any number.
+    """Most clips of one work unit, if the budget has room for any number.
 
-    Records share no decoding, and 32 in a message cost as little each as 512, so a window of them has work for several
-    decoders.
+    Records share no decoding, and messages of 32 cost as little per record as messages of 512. Smaller units let a
+    window employ several decoders.
     """
     if spec.data.records:
         return _UNIT_CLIPS
@@ -90,9 +90,9 @@ def most_unit_clips(spec: JobSpec) -> int:
 
 
 def lead_clips(phases: Phases) -> int:
-    """Clips by which a trainer may be ahead of the slowest one where all keep in step; 0: a prediction has no bound.
+    """Clips by which a trainer may be ahead of the slowest one if all keep in step; 0: a prediction has no bound.
 
-    `limits.lead` passes, or a longer phase at the end: what is left of a phase is never held back.
+    It is `limits.lead` passes, or the last phase if that is longer: the rest of a phase is never held back.
     """
     if not phases.spec.trainers:
         return 0
@@ -128,18 +128,18 @@ def budget_problem(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> ConfigErro
 
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """Most clips of one work unit, where the budget is large enough."""
+    """Most clips of one work unit, if the budget is large enough."""
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // _largest(bounds)
     return min(most_unit_clips(spec), spec.sampling.issue_window or held - _at_once(spec) + 1)
 
 
 def least_clips(spec: JobSpec) -> int:
-    """Clips that the budget has to hold for the job to proceed.
+    """Clips that the budget must hold for the job to proceed.
 
-    With fewer in hand, consumers may lack the rest of a batch.
+    With fewer, consumers may lack the rest of a batch.
 
-    With loops, half of it holds a batch for each. The other half is enough for those that keep in step, if there is
-    more than one.
+    With loops, half of the budget holds a batch for each. The other half is enough for those that keep in step, if
+    there are several.
     """
     loops = len(spec.consumers)
     return max((2 if loops > 1 else 1) * _at_once(spec), 2 * _batch(spec)[0] * loops)
@@ -166,7 +166,7 @@ def _window_field(spec: JobSpec) -> str:
 
 
 def _at_once(spec: JobSpec, batches: int = 1) -> int:
-    """Clips that the budget has to hold so that a consumer gets this many batches, whatever the order of issue."""
+    """Clips that the budget must hold so that a consumer gets this number of batches, in any order of issue."""
     return batches * _batch(spec)[0] + max(spec.sampling.issue_window, 1) - 1
 
 

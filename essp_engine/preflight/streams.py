@@ -1,4 +1,4 @@
-"""What the decoders and extractors of a job make: the sizes of its clips, and the shapes of its streams.
+"""What the decoders and extractors of a job compute: the sizes of its clips, and the shapes of its streams.
 
 Errors name the stream, since a job may use one feature twice.
 """
@@ -22,7 +22,7 @@ from essp_engine.preflight.refusal import refuse
 from essp_engine.video.geometry import GRAY, frame_shape, output_size
 
 _AXES = 4
-"""Of a picture: `(T, H, W, C)`."""
+"""The axes of a picture: `(T, H, W, C)`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,9 @@ def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stor
         except NotFound as error:
             raise NotFound(f"{error}; {_remedy(stores, weights, trainer)}") from error
     elif (model := other.manifest.model.name) != trainer.model:
-        raise ConfigError(f"{weights} has trained {model}, not {trainer.model}; set model: {model}", code="conflict")
+        raise ConfigError(
+            f"{weights} contains weights of {model}, not {trainer.model}; set model: {model}", code="conflict"
+        )
 
 
 def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:

@@ -1,7 +1,7 @@
 """Decodes images of records: files (JPEG, PNG, WebP, BMP, TIFF, GIF) and raw pixel values.
 
-FFmpeg's decoders read the files, selected by their first bytes, without a demuxer. An image becomes a frame like that
-of a video, rotated and mirrored according to its EXIF data, and `FrameConverter` scales, crops and converts both alike.
+FFmpeg's decoders read the files, selected by their first bytes, without a demuxer. An image becomes a frame as in a
+video, rotated and mirrored according to its EXIF data, and `FrameConverter` scales, crops and converts both alike.
 Raw pixels that need neither are copied.
 """
 

@@ -198,5 +198,5 @@ class _Failed(Exception):
             return ValueError(str(self))
         log.error("strategy %s failed:\n%s", label, self._trace)
         return PermanentError(
-            f"strategy {label} failed: {self._kind}: {self}; take it out of aggregation.strategies, or have it mended"
+            f"strategy {label} failed: {self._kind}: {self}; remove it from aggregation.strategies, or have it fixed"
         )

@@ -129,7 +129,7 @@ class MasterSettings(Settings):
     time in a row, up to an hour, which is also the largest value."""
     ready_s: float = Field(600.0, ge=0)
     """How long a job's seeds wait, after it starts running, until each pool that its clips flow through has a worker:
-    decoders, extractors, and its trainers or a predictor. Then they are issued all the same. 0: they do not wait."""
+    decoders, extractors, and its trainers or a predictor. Then they are issued in any case. 0: they do not wait."""
     loop_patience_s: float = Field(60.0, ge=5)
     """If a user's own loop that takes part in a job gives no sign of life for this long, it counts as gone. The job
     continues without it. A loop that comes back continues at the position in its state."""

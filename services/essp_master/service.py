@@ -100,7 +100,7 @@ class Master:
         trackers: Sequence[Tracker] = (),
     ) -> None:
         """`recovers`: take over the jobs that were under way. `declared`: returns what is registered but not installed
-        here. `trackers`: receive the metrics of trainings."""
+        here. `trackers`: receive the metrics of training runs."""
         self._bus = adapters.bus
         self._settings = settings
         self._worker = worker
@@ -334,7 +334,7 @@ class Master:
         with self._lock:
             if (ended := self._jobs.past(name)) is not None or self._jobs[name].state.ended:
                 state = (ended or self._jobs[name]).state
-                raise Conflict(f"job {name} is {state}; its priority counts when it is started, as its file has it")
+                raise Conflict(f"job {name} is {state}; change the priority in its job file before you start it again")
             job = self._jobs[name]
             if job.prioritise(priority):
                 self._runner.dispatch.command(job, COMMANDS[job.state])
@@ -367,7 +367,7 @@ class Master:
         goal = self.validate(wanted, asked=Asked(team)) if wanted != present else None
         with self._lock:
             if not self._renewals.settled(name, _PATIENCE_S):
-                raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")
+                raise Unavailable(f"job {name} is just continuing with more epochs or trainers; ask again in a moment")
             job = self._under_way(name, fields)
             if (job.spec, job.goal) != (spec, present):
                 return False
@@ -416,7 +416,7 @@ class Master:
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """Return the curves of a job's trainings; empty for a past job (`lifecycle/job_table.py`). Raises
+        """Return the curves of a job's trainers; empty for a past job (`lifecycle/job_table.py`). Raises
         `NotFound`."""
         self._takeover.wait()
         with self._lock:

@@ -62,7 +62,7 @@ class Reporter:
         self._publish(Progress(step=report))
 
     def fit(self, plan: PhasePlan, meter: Meter, clock: Clock) -> Tell:
-        """Return a callback for the progress of a fit at the end of a phase; it reports as often as `step` does.
+        """Return a callback for the progress of a fit at the end of a phase; it reports at the intervals of `step`.
         `clock`: excludes the time for which the fit was paused."""
         begun: dict[str, float] = {}
 

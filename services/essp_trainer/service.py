@@ -175,7 +175,7 @@ class Trainer:
     def _await_start(self) -> Control | None:
         """Return the command that starts or resumes the job, in a run that this trainer was not in yet; None if it is
         drained first or the job is over."""
-        log.info("%s: waiting until job %s %s", self.name, self._config.job, "goes on" if self._in else "starts")
+        log.info("%s: waiting until job %s %s", self.name, self._config.job, "resumes" if self._in else "starts")
         began, patience_s = self._clock(), self._config.settings.start_warning_s
         while not self._draining.is_set():
             waited_s = self._clock() - began

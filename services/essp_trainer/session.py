@@ -138,7 +138,7 @@ class Session:
         if self._ranks.is_rank_zero and 0 != manifest.clips != self._assignment.clips != 0:
             warning = (
                 f"{self._checkpoint_store.uri(manifest)} was made with other videos, or labels of them, than the "
-                "catalog now has: the training goes on with these, and its figures before and after cannot be compared"
+                "catalog now has: training continues with these, and its figures before and after cannot be compared"
             )
             log.warning("%s: %s", self._assignment.trainer, warning)
             self._retry(lambda: self._reporter.trouble(warning))

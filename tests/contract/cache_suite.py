@@ -79,7 +79,7 @@ class CacheContract:
             cache.put(KEY, Summed(b"frames", b"ABCD"), ["trainer.a"], TTL_S)
             with pytest.raises(CacheMiss, match="checksum does not match"):
                 cache.get(KEY)
-        assert "not what was stored" in cache.troubles()[Kind.CACHE_DAMAGED]
+        assert "differ from what was stored" in cache.troubles()[Kind.CACHE_DAMAGED]
 
     def test_missing_key_is_a_miss(self, cache: FrameCache) -> None:
         assert cache.holds(KEY) is False

@@ -77,7 +77,7 @@ def test_descriptors_are_learned_from_fused_and_predicted(make_job: MakeJob, vid
         assert done.exit_code == 0, done.output
     shown = CliRunner().invoke(app, ["checkpoint", "show", spec.output, "--trainer", "hof"])
     assert "fisher_vector on hof, 2 classes, 6 components, 4 centres" in " ".join(shown.output.split())
-    with pytest.raises(ConfigError, match=r"encodes descriptors, which is not a network .* export with --format essp"):
+    with pytest.raises(ConfigError, match=r"encodes descriptors, which has no network .* export with --format essp"):
         export_programs(essp.load_model(spec.output), STORES.under(f"{spec.output}/programs"), "onnx")
 
     model = essp.load_model(spec.output)

@@ -103,7 +103,9 @@ def test_it_fuses_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path, 
     (package / "touched").mkdir()  # as an installation changes the folder, so that metadata are read again
     gone = CliRunner().invoke(app, command)
     assert gone.exit_code != 0
-    assert "fused by a strategy that cannot be used here: no aggregator 'quantile' is installed" in str(gone.exception)
+    assert "the strategy that fused the model cannot be used here: no aggregator 'quantile' is installed" in str(
+        gone.exception
+    )
 
 
 def test_essp_lists_and_explains_it() -> None:

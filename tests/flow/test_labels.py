@@ -217,7 +217,7 @@ def test_jobs_that_cannot_learn_labels(catalog: str, tmp_path: Path) -> None:
         with pytest.raises((ConfigError, ValueError), match=match):
             preflight(job(catalog, tmp_path, **fields), STORES)
 
-    refused("aggregation.strategies.0: product makes scores that sum to 1", aggregation={"strategies": ["product"]})
+    refused("aggregation.strategies.0: product computes scores that sum to 1", aggregation={"strategies": ["product"]})
     refused("sampling.background: with data.targets: labels", sampling={"background": "red"})
     refused(
         "trainers.one.model: fisher_vector learns one class",

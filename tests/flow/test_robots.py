@@ -236,11 +236,11 @@ def test_cameras_whose_pictures_lie_in_tables_are_refused(robot: Path, tmp_path:
     info.write_text(json.dumps(document))
     rows = built(robot, "c.parquet").catalog.rows
     assert {row.meta["camera"] for row in rows if row.error is None} == {TOP}
-    with pytest.raises(ConfigError, match=f"--camera: .*{CAMERAS[1]} .*pictures.*convert_image_to_video"):
+    with pytest.raises(ConfigError, match=f"--camera: .*{CAMERAS[1]} .*are images.*convert_image_to_video"):
         built(robot, "c.parquet", BuildOptions(camera=CAMERAS[1]))
     document["features"][TOP] |= {"dtype": "image"}
     info.write_text(json.dumps(document | {"video_path": None}))
-    with pytest.raises(ConfigError, match=r"pictures.*convert_image_to_video"):
+    with pytest.raises(ConfigError, match=r"are images.*convert_image_to_video"):
         built(robot, "c.parquet")
 
 
@@ -264,23 +264,23 @@ def test_a_depth_camera_is_never_taken_for_colours(robot: Path, tmp_path: Path, 
     assert errors.pop(TOP) is None
     assert [(error or "").partition(":")[0] for error in errors.values()] == ["depth"]
     assert all(row.error is None for row in built(copy, "top.parquet", BuildOptions(camera=TOP)).catalog.rows)
-    with pytest.raises(ConfigError, match=f"depth camera.*cameras of colour: {TOP}"):
+    with pytest.raises(ConfigError, match=f"depth camera.*colour cameras: {TOP}"):
         built(copy, "depth.parquet", BuildOptions(camera=CAMERAS[1]))
 
 
 def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, robot: Path) -> None:
     with pytest.raises(ConfigError, match=f"cameras: {TOP}, observation"):
         built(robot, "c.parquet", BuildOptions(camera="front"))
-    with pytest.raises(ConfigError, match=r"--whole: a row is an episode, of which LeRobot keeps several in a file"):
+    with pytest.raises(ConfigError, match=r"--whole: LeRobot stores several episodes in a file"):
         built(robot, "c.parquet", BuildOptions(camera=TOP, whole=True))
     older = tmp_path / "older"
     (older / "meta").mkdir(parents=True)
     (older / "meta/info.json").write_text('{"codebase_version": "v2.1", "features": {}}')
-    with pytest.raises(ConfigError, match=r"version v2\.1, not v3\.0; convert it first"):
+    with pytest.raises(ConfigError, match=r"version v2\.1 of .*, not v3\.0; convert it first"):
         built(older, "c.parquet")
-    with pytest.raises(ConfigError, match=r"is not a folder of LeRobot: it has no meta/info\.json"):
+    with pytest.raises(ConfigError, match=r"is not a LeRobot folder: it has no meta/info\.json"):
         built(tmp_path, "c.parquet")
-    with pytest.raises(ConfigError, match=r"--camera: .* is not a folder of LeRobot"):
+    with pytest.raises(ConfigError, match=r"--camera: .* is not a LeRobot folder"):
         build(f"file://{robot}/videos", f"file://{tmp_path}/c.parquet", ("file:///",), BuildOptions(camera="x"))
 
 

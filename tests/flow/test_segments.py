@@ -143,7 +143,7 @@ def test_what_was_found_is_compared_with_the_list(untrimmed: Path, trained: str)
 
 
 def test_a_background_and_whole_files_are_not_asked_for_at_once(untrimmed: Path) -> None:
-    with pytest.raises(ConfigError, match="--background: makes rows of stretches"):
+    with pytest.raises(ConfigError, match="--background: writes rows for parts of files"):
         command(
             "catalog", "build", f"{untrimmed}/labels.csv", "--out", f"{untrimmed}/x.parquet", "--background", "nothing",
             "--whole",

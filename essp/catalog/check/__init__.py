@@ -1,10 +1,10 @@
 """A doctor for data sets: `essp catalog check`.
 
-signals      what the numbers of a video's frames say: cuts, black and frozen stretches, perceptual hashes (pure)
-measures     what reading one file came to, and its form in the journal
-reading      reads one file, once: in a child process, since it touches untrusted bytes
-duplicates   which files show the same (pure)
+signals      what the numbers of a video's frames show: cuts, black and frozen stretches, perceptual hashes (pure)
+measures     the result of reading one file, and its form in the journal
+reading      reads one file, once: in a child process, since the bytes are untrusted
+duplicates   which files have the same content (pure)
 findings     what is wrong with the catalog, given its rows and the measures (pure)
-run          the whole check: reads what is not known yet, keeps it, tells how far it is
+run          the whole check: reads what is not known yet, keeps the results and reports progress
 page         the findings as one HTML page
 """

@@ -1,9 +1,9 @@
-"""Which files show the same: copies by the digest of what is encoded, near-duplicates by perceptual hashes.
+"""Which files have the same content: copies by the digest of the encoded data, near-duplicates by perceptual hashes.
 
-Two videos are near-duplicates if their hashed frames differ in few bits, and so do those of their motion: another
-size, codec, quality or colour changes few. Two scenes before one background have like frames and unlike motion. Pairs
-are not all compared: candidates have some 16 bits in common, so a hundred thousand videos take seconds, and a pair
-that differs in a tenth of its bits is a candidate with a chance of more than 99.9 %.
+Two videos are near-duplicates if the hashes of their frames and the hashes of their motion differ in few bits. Another
+size, codec, quality or colour changes few bits. Two scenes with the same background have similar frames but different
+motion. Not all pairs are compared: candidates share 16 bits, so a hundred thousand videos take seconds. A pair that
+differs in a tenth of its bits is a candidate with a probability of more than 99.9 %.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from essp.catalog.check.signals import HASHED
 
 SHOWN_BITS = 6.0
 MOVED_BITS = 14.0
-"""Most bits, of 64, that hashes of near-duplicates differ in, in the mean over frames; unrelated ones differ in 32."""
+"""The most bits, of 64, in which hashes of near-duplicates differ, averaged over frames. Unrelated hashes differ in
+32."""
 _NEIGHBOURS = 48
-"""Videos with the same 16 bits that each is compared with."""
+"""The number of videos with the same 16 bits that each video is compared with."""
 
 
 def copies(digests: Mapping[str, str]) -> list[list[str]]:
-    """Names with the same digest, where there are several; sorted."""
+    """Groups of at least two names with the same digest, sorted."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, digest in sorted(digests.items()):
         alike[digest].append(name)
@@ -32,7 +33,8 @@ def copies(digests: Mapping[str, str]) -> list[list[str]]:
 
 
 def near(hashes: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> list[list[str]]:
-    """Names of near-duplicates in groups: who is like one of a group is in it. `hashes`: of `signals.hashes`."""
+    """Names of near-duplicates in groups: a name joins a group if it resembles one of its members. `hashes`: the
+    results of `signals.hashes`."""
     names = sorted(name for name, (shown, _) in hashes.items() if len(shown) == HASHED)
     if len(names) < 2:
         return []
@@ -51,7 +53,7 @@ def near(hashes: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> list[list
 
 
 def _apart(hashes: NDArray[np.uint64], left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bits that the hashes of pairs differ in, in the mean over frames."""
+    """The number of bits in which the hashes of each pair differ, averaged over frames."""
     found: NDArray[np.float64] = np.bitwise_count(hashes[left] ^ hashes[right]).mean(axis=1)
     return found
 
@@ -59,7 +61,7 @@ def _apart(hashes: NDArray[np.uint64], left: NDArray[np.int64], right: NDArray[n
 def _candidates(
     hashes: NDArray[np.uint64], moving: NDArray[np.bool_]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of places with 16 bits in common. Flat columns of what does not move are in no pair by them."""
+    """Pairs of indices that share 16 bits. The flat columns of motionless videos do not make pairs."""
     pieces = np.ascontiguousarray(hashes).view(np.uint16)
     half = pieces.shape[1] // 2
     for column in range(pieces.shape[1]):
@@ -74,7 +76,7 @@ def _candidates(
 
 
 def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """The groups that pairs make, of at least two; sorted."""
+    """The groups of at least two that the pairs form, sorted."""
     leader = list(range(count))
 
     def led(place: int) -> int:

@@ -1,7 +1,7 @@
 """What is wrong with a data set, given the rows of its catalog and the measures of its files. Pure.
 
-A finding is about one video (a row of the catalog), some videos together, or a class. A segment of a file answers for
-what is in its frames only; what is the matter with the whole file is told once, with its first row.
+A finding is about one video (a row of the catalog), several videos together, or a class. A segment of a file has
+findings only for its own frames. A finding about the whole file is reported once, with its first row.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ KINDS = {
     "leak": Kind(
         "error",
         "the same video in several splits",
-        "Keep one of them, or move all to one split: figures measured on such videos flatter the model.",
+        "Keep one of them, or move all to one split: such videos inflate the measured quality of the model.",
     ),
     "group_leak": Kind(
         "error",
         "a group in several splits",
-        "Put all videos of a group into one split: the model knows the person or the recording already.",
+        "Put all videos of a group into one split: otherwise the model already knows the person or the recording.",
     ),
     "label_conflict": Kind(
         "error", "the same video with different labels", "Decide which label is right, and drop the other row."
@@ -51,36 +51,36 @@ KINDS = {
     "unreadable": Kind(
         "error",
         "files that could not be read",
-        "Repair or replace the file, then build the catalog again; `timeout` may only need --timeout-s.",
+        "Repair or replace the file, then build the catalog again; for `timeout`, a larger --timeout-s may be enough.",
     ),
     "frame_count": Kind(
         "error",
         "more or fewer frames than the catalog says",
-        "The file has changed, or is damaged where the catalog did not look: build the catalog again.",
+        "The file has changed, or is damaged in a part that the build did not read: build the catalog again.",
     ),
     "damaged": Kind(
         "error",
         "frames that do not decode",
-        "Get the file again or encode it anew; clips with these frames fail, unless `limits.strict` is off.",
+        "Get the file again or re-encode it; clips with these frames fail, unless `limits.strict` is off.",
     ),
     "untrained": Kind(
-        "error", "classes that are evaluated and never trained", "Add training videos, or drop the class."
+        "error", "classes that are evaluated but never trained", "Add training videos, or drop the class."
     ),
     "unusable": Kind(
         "warning",
         "videos that the catalog leaves out",
-        "The reason is beside each; repair them and build the catalog again, or let them be.",
+        "Each has its reason; repair them and build the catalog again, or ignore them.",
     ),
-    "duplicate": Kind("warning", "copies in one split", "Keep one of them: copies count as often as they are there."),
+    "duplicate": Kind("warning", "copies in one split", "Keep one of them: each copy counts again."),
     "near_duplicate": Kind(
         "warning",
         "near-duplicates in one split",
-        "Look at them. If they are one video in several sizes or codecs, keep the best one.",
+        "Compare them. If they are one video in several sizes or codecs, keep the best one.",
     ),
     "too_short": Kind(
         "warning",
         "shorter than a clip",
-        "Their last frame is repeated; take a smaller stride or fewer frames, or leave them out.",
+        "Their last frame is repeated; use a smaller stride or fewer frames, or leave them out.",
     ),
     "black": Kind("warning", "black stretches", "Cut them off with segments (start_s, end_s in a CSV source)."),
     "frozen": Kind(
@@ -89,36 +89,36 @@ KINDS = {
     "cut": Kind(
         "warning",
         "cuts within a video",
-        "A clip across a cut shows two scenes, and its flow is noise: list the scenes as segments of their own.",
+        "A clip across a cut shows two scenes, and its flow is noise: list each scene as a segment.",
     ),
     SALVAGED: Kind(
         "warning",
-        "files of which a part is used",
-        "They were cut off or are damaged, and the catalog was built with --salvage: get them again if you can.",
+        "files that are used in part",
+        "They are truncated or damaged, and the catalog was built with --salvage: get them again if you can.",
     ),
     SIZES: Kind(
         "warning",
-        "a size that changes",
-        "All frames are scaled to the size of the first one: cut the file there (segments), or encode it anew.",
+        "a changing frame size",
+        "All frames are scaled to the size of the first one: cut the file at the change (segments), or re-encode it.",
     ),
     BITS: Kind(
         "warning",
         "grey of more than 8 bits",
-        "Distances, temperatures and X-rays lose what is below the upper 8 bits: bring the range that matters to 8 "
-        "bits before (ffmpeg -vf curves, or a tool of the camera).",
+        "Distances, temperatures and X-rays lose all but the upper 8 bits: map the range that matters to 8 "
+        "bits first (ffmpeg -vf curves, or the camera's own tool).",
     ),
     "one_keyframe": Kind(
         "warning",
-        "no keyframe to begin at",
+        "no keyframe to start from",
         "Each clip is decoded from the start of the file; encode with a keyframe every 1 to 10 s "
         "(ffmpeg -g), or take several clips a visit (sampling: pooled).",
     ),
     "unused_keyframes": Kind(
         "warning",
-        "keyframes that cannot be used",
+        "unusable keyframes",
         "Each clip is decoded from the start of the file: decoding from its keyframes gives other frames, or its "
-        "timestamps do not tell them apart. Copying it often helps (ffmpeg -i FILE -c copy FILE.mkv); otherwise encode "
-        "it anew, or take several clips a visit (sampling: pooled).",
+        "timestamps are ambiguous. Copying it often helps (ffmpeg -i FILE -c copy FILE.mkv); otherwise encode "
+        "it again, or take several clips a visit (sampling: pooled).",
     ),
     "imbalance": Kind(
         "warning",
@@ -128,59 +128,61 @@ KINDS = {
     "long_gop": Kind(
         "note",
         "keyframes far apart",
-        "A clip costs up to so many frames of run-up; encode with more keyframes (ffmpeg -g).",
+        "Decoding a clip may need this number of earlier frames; encode with more keyframes (ffmpeg -g).",
     ),
     INTERLACED: Kind(
         "note",
         "interlaced video",
-        "Each frame shows two moments, line by line, so moving edges are combs, which `flow` sees as well. ESSP, like "
-        "ffmpeg and decord, scales such frames whole. To have them progressive, encode anew: ffmpeg -vf bwdif.",
+        "Each frame mixes two moments, line by line, so moving edges look like combs, also in `flow`. ESSP, like "
+        "ffmpeg and decord, scales such frames whole. To deinterlace them, re-encode: ffmpeg -vf bwdif.",
     ),
     TRACKS: Kind(
         "note",
-        "several tracks of pictures",
-        "The default one is taken, and of several the largest. For another one, copy it out: ffmpeg -i FILE -map 0:v:1 "
+        "several video tracks",
+        "The default track is used, or the largest of several. To use another, extract it: ffmpeg -i FILE -map 0:v:1 "
         "-c copy FILE.mkv.",
     ),
     CROP: Kind(
         "note",
-        "edges that players cut off",
-        "Clips have the whole picture (so with PyAV, decord and torchvision). To cut it, encode anew: ffmpeg from 7.1 "
-        "on does so by itself, an earlier one with -vf crop.",
+        "edges that players crop",
+        "Clips have the whole picture (as with PyAV, decord and torchvision). To crop it, re-encode: ffmpeg 7.1 or "
+        "later crops by default, an earlier version needs -vf crop.",
     ),
     "variable_rate": Kind(
         "note",
         "a variable frame rate",
-        "A stride in frames is no even time here. ESSP cuts segments by timestamps; other tools may not.",
+        "Equal strides in frames are unequal times here. ESSP cuts segments by timestamps; other tools may not.",
     ),
     "declared_frames": Kind(
         "note",
         "a wrong number of frames in the header",
-        "ESSP counts for itself; tools that trust the header take wrong frames.",
+        "ESSP counts the frames itself; tools that trust the header select wrong frames.",
     ),
     "pixel_aspect": Kind(
         "note",
-        "pixels that are not square",
-        "Players stretch these pictures; clips have the pixels as they are stored (so with PyAV, decord and "
-        "torchvision). Beside other videos, encode anew: ffmpeg -vf scale=iw*sar:ih,setsar=1.",
+        "non-square pixels",
+        "Players stretch these pictures; clips have the stored pixels unchanged (as with PyAV, decord and "
+        "torchvision). To mix them with other videos, re-encode: ffmpeg -vf scale=iw*sar:ih,setsar=1.",
     ),
-    "odd_size": Kind("note", "an unusual size", "Far smaller or larger than most: look whether it belongs here."),
+    "odd_size": Kind(
+        "note", "an unusual size", "Far smaller or larger than most: check whether it belongs to this data set."
+    ),
     "odd_shape": Kind(
         "note",
         "an unusual shape",
-        "Its sides have another ratio than most: a resize to a fixed size distorts it; crop instead.",
+        "Its aspect ratio differs from most: resizing it to a fixed size distorts it; crop instead.",
     ),
 }
-"""The gravest first."""
+"""By severity, the gravest first."""
 
 LONG_GOP = 300
-"""Frames from one keyframe to the next: encoders do not go beyond 250 unless told to."""
+"""Frames from one keyframe to the next: encoders do not exceed 250 by default."""
 _UNEVEN = 10.0
-"""Reported where the largest class has this many times as many videos as the smallest."""
+"""Reported if the largest class has this many times as many videos as the smallest."""
 _ODD_AREA = 6.0
 _ODD_RATIO = 1.6
 _SQUARE = 0.02
-"""So far a pixel's sides may differ: encoders round sizes to whole blocks."""
+"""The allowed difference between the sides of a pixel: encoders round sizes to whole blocks."""
 _EVALUATION = frozenset({"validation", "val", "test"})
 
 
@@ -190,16 +192,16 @@ class Finding:
 
     kind: str
     subject: str
-    """The id of the video, or what else it is about."""
+    """The id of the video, or the name of whatever else has the fault."""
     what: str
     videos: tuple[str, ...] = ()
-    """Ids of all videos that it is about."""
+    """Ids of all videos that have the fault."""
     frames: tuple[int, int] | None = None
     """First and last frame in the file."""
     weight: float = 0.0
-    """How grave it is among those of its kind."""
+    """How grave the finding is among those of its kind."""
     shows: tuple[tuple[str, int], ...] = ()
-    """URI of a file, and which of its stretches is to be seen; -1: a few frames from all over it."""
+    """URI of a file and the index of the stretch to show. -1: a few frames from all over the file."""
 
     @property
     def gravity(self) -> Gravity:
@@ -208,21 +210,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a data set is to be used for."""
+    """The intended use of a data set."""
 
     frames: int = 16
     stride: int = 1
-    """Of a clip."""
+    """Frames of a clip."""
     long_gop: int = LONG_GOP
 
     @property
     def span(self) -> int:
-        """Frames from the first to the last one of a clip, both counted."""
+        """Frames from the first to the last frame of a clip, including both."""
         return (self.frames - 1) * self.stride + 1
 
 
 def find(rows: Sequence[VideoRow], measures: Mapping[str, Measures], wanted: Wanted) -> list[Finding]:
-    """All findings, the gravest kind first. `measures`: by URI, of the files that were read."""
+    """All findings, the gravest kind first. `measures`: the files that were read, by URI."""
     by_file: defaultdict[str, list[VideoRow]] = defaultdict(list)
     for row in rows:
         by_file[row.uri].append(row)
@@ -261,7 +263,7 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
 
 
 def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Finding]:
-    """What the catalog notes of the file, and what all of its frames show; the catalog may have looked at a few."""
+    """What the catalog notes about the file, and what all its frames show; the build may have read only a few."""
     notes = dict(lines(row.notes)) | dict(lines(seen.notes if seen is not None else ""))
     for kind, what in notes.items():
         if kind in KINDS:
@@ -269,14 +271,14 @@ def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Findin
 
 
 def _of_access(uri: str, row: VideoRow, seen: Measures | None, wanted: Wanted) -> Iterator[Finding]:
-    """How hard it is to get at a frame, by what the catalog says."""
+    """How expensive it is to reach a frame, according to the catalog."""
     show = ((uri, -1),)
     edges = (*row.keyframe_frame, row.frame_count)
     longest = max((after - before for before, after in pairwise(edges)), default=row.frame_count)
     if row.frame_count > wanted.long_gop and (len(row.keyframe_frame) < 2 or not row.seekable):
         marked = max(seen.keyframes if seen is not None else 0, len(row.keyframe_frame))
         kind = "unused_keyframes" if marked > 1 else "one_keyframe"
-        which = f"none of {marked} keyframes can be used" if marked > 1 else "one keyframe" if marked else "no keyframe"
+        which = f"all {marked} keyframes are unusable" if marked > 1 else "one keyframe" if marked else "no keyframe"
         yield Finding(
             kind, row.id, f"{which} in {row.frame_count} frames", (row.id,), weight=row.frame_count, shows=show
         )
@@ -287,7 +289,7 @@ def _of_access(uri: str, row: VideoRow, seen: Measures | None, wanted: Wanted) -
 
 
 def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
-    """What reading the file contradicts."""
+    """What contradicts the catalog in the file as it was read."""
     show = ((uri, -1),)
     if SALVAGED in dict(lines(row.notes)):
         seen = _before_damage(row, seen)
@@ -299,12 +301,12 @@ def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
         what = f"{held} {'frames' if seen.decoded else 'packets'}, the catalog says {row.frame_count}"
         yield Finding("frame_count", row.id, what, (row.id,), weight=abs(held - row.frame_count), shows=show)
     elif seen.declared and seen.declared != row.frame_count:
-        what = f"declares {seen.declared} frames, {row.frame_count} are shown"
+        what = f"the header declares {seen.declared} frames, but the file shows {row.frame_count}"
         weight = abs(seen.declared - row.frame_count)
         yield Finding("declared_frames", row.id, what, (row.id,), weight=weight)
     aspect = 1 / seen.pixel_aspect if row.rotation % 180 else seen.pixel_aspect
     if abs(log(aspect)) > _SQUARE:
-        what = f"{row.width} x {row.height}, to be shown as {round(row.width * aspect)} x {row.height}"
+        what = f"{row.width} x {row.height}, displayed as {round(row.width * aspect)} x {row.height}"
         yield Finding("pixel_aspect", row.id, what, (row.id,), weight=abs(log(aspect)), shows=show)
     if seen.damaged:
         what = f"{seen.damaged} packets or frames, the first at frame {seen.first_damaged}"
@@ -312,7 +314,7 @@ def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
 
 
 def _before_damage(row: VideoRow, seen: Measures) -> Measures:
-    """What was read of a file of which a part is used, without what is known to be the matter behind that part."""
+    """The measures of a file that is used in part, without what is known to be wrong after that part."""
     known = (seen.error or "").partition(":")[0] in ("truncated", "damaged") or seen.first_damaged >= row.frame_count
     held = seen.frames if seen.decoded else seen.packets
     return replace(
@@ -340,7 +342,7 @@ def _of_stretch(uri: str, row: VideoRow, place: int, stretch: Stretch) -> Iterat
 
 
 def _at(row: VideoRow, frame: int) -> str:
-    """The time of a frame, where the rate is constant."""
+    """The time of a frame, if the frame rate is constant."""
     return f" ({row.start_s + frame / row.fps:.2f} s)" if row.fps and not row.timestamps else ""
 
 
@@ -358,7 +360,7 @@ def _of_sizes(rows: Sequence[VideoRow]) -> Iterator[Finding]:
             yield Finding("odd_size", row.id, what, (row.id,), weight=off, shows=show)
         off = max(its_ratio / ratio, ratio / max(its_ratio, 1e-9))
         if off >= _ODD_RATIO:
-            what = f"{size}: width to height {its_ratio:.2f}, the median is {ratio:.2f}"
+            what = f"{size}: width to height is {its_ratio:.2f}, the median is {ratio:.2f}"
             yield Finding("odd_shape", row.id, what, (row.id,), weight=off, shows=show)
 
 
@@ -375,7 +377,7 @@ def _of_classes(rows: Sequence[VideoRow]) -> Iterator[Finding]:
         yield Finding("imbalance", "training split", what, weight=most / least)
     for split in sorted(_EVALUATION & set(counts)):
         for name in sorted(set(counts[split]) - set(trained)):
-            what = f"{counts[split][name]} videos in {split}, none to train on"
+            what = f"{counts[split][name]} videos in {split}, but no training video"
             yield Finding("untrained", name or "(unlabelled)", what, weight=counts[split][name])
 
 
@@ -390,14 +392,14 @@ def _of_groups(rows: Sequence[VideoRow]) -> Iterator[Finding]:
 
 
 def _several_splits(rows: Sequence[VideoRow]) -> bool:
-    """Videos in no split are neither trained nor measured on."""
+    """Videos without a split are used neither to train nor to measure."""
     return len({row.split for row in rows if row.split}) > 1
 
 
 def _of_overlaps(uri: str, rows: Sequence[VideoRow]) -> Iterator[Finding]:
     """The first frames of a file that are in two splits."""
     latest: dict[str, VideoRow] = {}
-    """Of each split, the segment that ends last so far."""
+    """The segment of each split that ends last so far."""
     usable = [row for row in rows if row.error is None and row.split]
     for row in sorted(usable, key=lambda row: (row.first_frame, row.id)):
         for split, other in latest.items():
@@ -411,7 +413,7 @@ def _of_overlaps(uri: str, rows: Sequence[VideoRow]) -> Iterator[Finding]:
 
 
 def _of_likenesses(by_file: Mapping[str, Sequence[VideoRow]], measures: Mapping[str, Measures]) -> Iterator[Finding]:
-    """Copies and near-duplicates. Of copies, one stands for all when near-duplicates are looked for."""
+    """Copies and near-duplicates. One copy represents all in the search for near-duplicates."""
     read = {
         uri: seen
         for uri, seen in measures.items()

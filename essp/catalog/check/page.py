@@ -1,6 +1,6 @@
-"""The page of a check: its findings by kind, the gravest first, with pictures of the frames that they are about.
+"""The page of a check: its findings by kind, the gravest first, with pictures of the frames in question.
 
-One file that needs nothing beside it. Without a script the filter does nothing, and all is shown.
+The page is one self-contained file. Without scripts the filter does nothing, and all findings are visible.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from essp.catalog.check.run import Report
 from essp.pages.elements import Raw, document, section, tiles
 
 MOST = 60
-"""Findings of a kind on the page; it says how many more there are."""
+"""The most findings of a kind on the page. The page says how many more exist."""
 _OTHERS = 8
 _FILES = 4
-"""Files of one finding that are shown."""
+"""The most files that one finding shows."""
 _PICTURES = 4
 
 
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
     parts = [_head(report), _filter(kinds)]
     parts += [_kind(kind, found, report) for kind, found in kinds]
     if not kinds:
-        parts.append(section("Nothing found", "<p>No fault of the kinds that this check knows.</p>"))
+        parts.append(section("Nothing found", "<p>This check found no fault of any kind that it knows.</p>"))
     name = report.catalog.rpartition("/")[2]
     return document(f"{name} · ESSP check", parts, style, script)
 
@@ -39,14 +39,14 @@ def _head(report: Report) -> str:
     counts = dict.fromkeys(GRAVITIES, 0)
     for finding in report.findings:
         counts[finding.gravity] += 1
-    how = "every frame decoded" if report.decoded else "packets only: frames were not looked at"
+    how = "every frame decoded" if report.decoded else "packets only: no frame was decoded"
     figures = [
         *((f"{gravity}s", f"{count:,}") for gravity, count in counts.items()),
         (f"of {report.videos_total:,} videos checked", f"{report.videos:,}"),
         (f"files read, {how}", f"{report.files:,}"),
     ]
     unread = report.files_total - report.files
-    stopped = f"<p><b>Interrupted: {unread:,} files were not read.</b> Run the same command again to go on.</p>"
+    stopped = f"<p><b>Interrupted: {unread:,} files were not read.</b> Run the same command again to continue.</p>"
     return (
         f'<h1>{escape(report.catalog.rpartition("/")[2])}</h1><p class="quiet">{escape(report.catalog)}</p>'
         f"{'' if report.complete else stopped}{tiles(figures)}"
@@ -81,7 +81,7 @@ def _card(finding: Finding, report: Report) -> str:
 
 
 def _strip(pictures: Sequence[str], name: str) -> str:
-    """Frames beside each other; they are JPEG in base64 that a child process made of untrusted bytes."""
+    """A row of frames: JPEG in base64 that a child process encoded from untrusted bytes."""
     shown = "".join(
         f'<img alt="{escape(name)}" loading="lazy" src="data:image/jpeg;base64,{escape(picture)}">'
         for picture in pictures[:_PICTURES]

@@ -1,10 +1,10 @@
-"""Reads one file for a check, once: `decoded` looks at each frame, `packets_only` at no frame.
+"""Reads one file for a check, once: `decoded` examines every frame, `packets_only` decodes no frame.
 
-Runs in a child process (`essp.catalog.probing`), since it touches untrusted bytes. Memory does not grow with the
-pictures of a video: of each frame three numbers stay, and a few thumbnails are made on the way.
+Runs in a child process (`essp.catalog.probing`), because the bytes are untrusted. Memory does not grow with the length
+of a video beyond three numbers a frame: only a few thumbnails are kept.
 
-What the decoder rejects is counted and passed over, since the rest of the file is still worth looking at. Raises
-`BadVideo` for a file that does not open or does not hold a frame.
+What the decoder rejects is counted and skipped, because the rest of the file is still worth reading. Raises
+`BadVideo` for a file that does not open or does not contain a frame.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from essp_engine.video.png_profiles import packets_without_profile
 
 BLACK_S = 0.5
 FROZEN_S = 1.0
-"""The shortest stretches that are told."""
+"""The shortest stretches that are reported."""
 _LEAST_FRAMES = 6
 _MOST_STRETCHES = 12
-"""Of one kind in one file."""
+"""The most stretches of one kind in one file."""
 _STRIP = 4
 _THUMBNAIL = 160
-"""The longer side, in pixels."""
+"""The longer side of a thumbnail, in pixels."""
 _QUALITY = 60
 _USUAL_RATE = 25.0
 
@@ -67,7 +67,7 @@ def decoded(file: VideoFile) -> Measures:
 
 
 def packets_only(file: VideoFile) -> Measures:
-    """The measures of a file that need no frame: a tenth of the time or less."""
+    """The measures of a file that need no decoded frame: a tenth of the time or less."""
     return _read(file, decode=False)
 
 
@@ -103,7 +103,7 @@ def _read(file: VideoFile, decode: bool) -> Measures:
 
 
 class _Packets:
-    """Counts packets, and makes a digest of what is in them."""
+    """Counts packets and computes a digest of their content."""
 
     def __init__(self, stream: VideoStream) -> None:
         self.count = self.keyframes = 0
@@ -117,7 +117,7 @@ class _Packets:
 
 
 def _frames(stream: VideoStream, packet: Packet[VideoStream], look: _Look) -> Iterator[VideoFrame]:
-    """The frames that this packet brings out of the decoder."""
+    """The frames that the decoder returns for this packet."""
     try:
         yield from stream.decode(packet)
     except av.error.FFmpegError:
@@ -125,7 +125,7 @@ def _frames(stream: VideoStream, packet: Packet[VideoStream], look: _Look) -> It
 
 
 class _Look:
-    """Looks at frames, one after the other."""
+    """Examines frames one after the other."""
 
     def __init__(self, rate: float) -> None:
         self._reformatter = VideoReformatter()
@@ -140,7 +140,7 @@ class _Look:
         self._strip: Samples[str] = Samples(8)
         self._fields_and_sizes = Pictures()
         self._cuts: list[tuple[float, int, tuple[str, str]]] = []
-        """The largest changes so far: how large, before which frame, and the frames on both sides."""
+        """The largest changes so far: their size, the frame after each, and the frames on both sides."""
         self._last: VideoFrame | None = None
         self._least = {
             "black": max(_LEAST_FRAMES, round(BLACK_S * rate)),
@@ -148,20 +148,20 @@ class _Look:
         }
         self._run = Counter[str]()
         self._seen: dict[tuple[str, int], str] = {}
-        """A thumbnail of each long stretch, by its kind and a frame in it."""
+        """A thumbnail of each long stretch, by its kind and the number of a frame in it."""
 
     @property
     def frames(self) -> int:
         return len(self._step)
 
     def note_damage(self) -> None:
-        """The next frame is missing, or not what it should be."""
+        """Count the next frame as missing or damaged."""
         self._damaged += 1
         if self._first_damaged < 0:
             self._first_damaged = self.frames
 
     def take(self, frames: Iterator[VideoFrame]) -> None:
-        """Look at frames."""
+        """Examine these frames."""
         for frame in frames:
             if frame.is_corrupt:
                 self.note_damage()
@@ -203,13 +203,13 @@ class _Look:
         (heapq.heappushpop if full else heapq.heappush)(self._cuts, found)
 
     def _follow(self, kind: str, goes_on: bool, number: int, frame: VideoFrame) -> None:
-        """Make a thumbnail when a stretch becomes worth telling."""
+        """Make a thumbnail when a stretch is long enough to be reported."""
         self._run[kind] = self._run[kind] + 1 if goes_on else 0
         if self._run[kind] == _LEAST_FRAMES - 1 and len(self._seen) < 8 * _MOST_STRETCHES:
             self._seen[kind, number] = self._thumbnails.of(frame)
 
     def measures(self, found: Measures) -> Measures:
-        """What was seen."""
+        """The result for all frames so far."""
         step, leap = (np.frombuffer(numbers, np.float32).astype(np.float64) for numbers in (self._step, self._leap))
         black = np.frombuffer(self._black, np.uint8).astype(bool)
         peak = np.where(black, 255, np.frombuffer(self._peak, np.uint8).astype(np.int64))
@@ -264,7 +264,7 @@ class _Thumbnails:
         self._converter = FrameConverter()
 
     def of(self, frame: VideoFrame) -> str:
-        """A frame as clips have it: turned, and with square pixels."""
+        """A frame as clips show it: rotated, and with square pixels."""
         turned = quarter_turns(frame) % 2
         height, width = (frame.width, frame.height) if turned else (frame.height, frame.width)
         scale = _THUMBNAIL / max(height, width)

@@ -1,11 +1,11 @@
-"""The check of a data set: reads each file of a catalog once, keeps what it found, and says what is wrong.
+"""The check of a data set: reads each file of a catalog once, keeps the results and reports what is wrong.
 
-Guarantees: a file that hangs or crashes its reader is a finding, and harms no other (`essp.catalog.probing`); a check
-that was interrupted or killed goes on where it stopped (`Parts`), and says what it has found so far; files that have
-changed since are read again. The catalog and the videos are not written to.
+Guarantees: a file that hangs or crashes its reader is a finding and harms no other file (`essp.catalog.probing`); a
+check that was interrupted or killed continues where it stopped (`Parts`) and reports what it has found so far; files
+that have changed since are read again. The check does not write to the catalog or the videos.
 
-Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` and `ConfigError` for a
-catalog that is none.
+Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` or `ConfigError` for a file
+that is not a catalog.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ PACKETS_ONLY = "essp.catalog.check.reading:packets_only"
 TIMEOUT_S = 1800.0
 _SAMPLE_SEED = 0
 _PASSING = ("vanished", "timeout", "hung", "crashed", "error")
-"""Kinds of errors that another attempt may not have."""
+"""Kinds of errors that may not recur in another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How a data set is checked."""
+    """The options of a check."""
 
     wanted: Wanted = field(default_factory=Wanted)
     fast: bool = False
-    """Read packets and decode nothing."""
+    """Read packets only and decode nothing."""
     limit: int | None = None
-    """Only this many videos, the first of the catalog."""
+    """Check only this number of videos, the first of the catalog."""
     sample: int | None = None
-    """Only this many videos, spread over the catalog; the same ones each time."""
+    """Check only this number of videos, spread over the catalog. The choice is the same each time."""
     probe: ProbeOptions = field(default_factory=lambda: ProbeOptions(timeout_s=TIMEOUT_S))
-    """`probe.probe` follows from `fast`, unless it is another one than that of catalogs."""
+    """`probe.probe` follows from `fast`, unless it differs from the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found."""
+    """The result of a check."""
 
     catalog: str
     videos: int
-    """Rows that were looked at."""
+    """Rows that were checked."""
     videos_total: int
     files: int
-    """Files that were read, now or by an interrupted check before."""
+    """Files that were read, by this check or by an interrupted one before it."""
     files_total: int
     decoded: bool
     findings: Sequence[Finding]
     pictures: Mapping[tuple[str, int], Sequence[str]]
-    """What findings show: JPEG in base64."""
+    """The pictures that findings show: JPEG in base64."""
     elapsed_s: float
 
     @property
     def complete(self) -> bool:
-        """False: interrupted; some files were not read."""
+        """False: the check was interrupted, so some files were not read."""
         return self.files == self.files_total
 
     def counts(self) -> dict[str, int]:
-        """Findings of each kind that there is, the gravest first."""
+        """The number of findings of each kind that occurs, the gravest first."""
         found: dict[str, int] = {}
         for finding in self.findings:
             found[finding.kind] = found.get(finding.kind, 0) + 1
@@ -83,10 +83,10 @@ class Report:
 
 
 class Check:
-    """One check. `read` may be interrupted at any time; `report` then has what was found."""
+    """One check. `read` may be interrupted at any time; `report` then returns what was found."""
 
     def __init__(self, catalog: str, out: str, roots: Sequence[str], options: CheckOptions | None = None) -> None:
-        """`catalog`, `out`: URIs in the stores at `roots`; the journal lies beside `out`."""
+        """`catalog`, `out`: URIs in the stores at `roots`. The journal is next to `out`."""
         self._options = options = options or CheckOptions()
         self._uri, self._roots, self._started = catalog, roots, time.monotonic()
         stores = Stores(roots)
@@ -104,7 +104,7 @@ class Check:
                 self._measures[checked.uri] = checked.measures.bare()
 
     def read(self, progress: Tell | None = None) -> None:
-        """Read the files that are not known yet."""
+        """Read the files whose measures are not known yet."""
         wanted = {uri: row for uri, row in self._files.items() if uri not in self._measures}
         probe = self._options.probe
         name = PACKETS_ONLY if self._options.fast else DECODED
@@ -124,7 +124,7 @@ class Check:
             self._journal.save()
 
     def report(self) -> Report:
-        """What was found, in the files that were read so far."""
+        """The findings in the files that were read so far."""
         findings = find(self._rows, self._measures, self._options.wanted)
         return Report(
             self._uri,
@@ -139,21 +139,21 @@ class Check:
         )
 
     def write(self, page: bytes) -> str:
-        """Write the page; returns its URI. A complete check needs its journal no more."""
+        """Write the page and return its URI. A complete check removes its journal."""
         self._store.put(self._key, page)
         if len(self._measures) == len(self._files):
             self._journal.clear()
         return self._store.uri(self._key)
 
     def _lasts(self, checked: Checked) -> bool:
-        """Whether reading the file again would give the same."""
+        """Whether reading the file again would give the same result."""
         error = checked.measures.error
         passing = (error or "").partition(":")[0] in _PASSING
         return not passing or gave_up_after_s(error) >= self._options.probe.timeout_s
 
 
 def chosen(catalog: Catalog, options: CheckOptions) -> Sequence[VideoRow]:
-    """The rows to look at."""
+    """The rows to check."""
     rows: Sequence[VideoRow] = catalog.rows
     if options.sample is not None and options.sample < len(rows):
         places = sorted(random.Random(_SAMPLE_SEED).sample(range(len(rows)), options.sample))
@@ -162,7 +162,7 @@ def chosen(catalog: Catalog, options: CheckOptions) -> Sequence[VideoRow]:
 
 
 class _Journal(Parts[Checked]):
-    """The files that a check has read, in one way of reading."""
+    """The files that a check has read in one mode."""
 
     def __init__(self, store: ObjectStore, key: str, way: str) -> None:
         super().__init__(store, f"{key}.{way}")
@@ -185,7 +185,7 @@ def _measures(outcome: Outcome) -> Measures:
 
 
 def _pictures(findings: Sequence[Finding], journal: Iterable[Checked]) -> dict[tuple[str, int], Sequence[str]]:
-    """The pictures that findings show. They lie in the journal only."""
+    """The pictures that findings show, which only the journal has."""
     wanted = {show for finding in findings for show in finding.shows}
     files = {uri for uri, _ in wanted}
     found: dict[tuple[str, int], Sequence[str]] = {}

@@ -1,17 +1,17 @@
-"""What the frames of a video say about it, as pure functions over arrays.
+"""What the frames of a video show, as pure functions over arrays.
 
-A frame is looked at as a picture of 32 x 32 luma cells. That is enough for what a person would call a cut, black or
-frozen, and does not see the noise of a camera.
+A frame is reduced to a picture of 32 x 32 luma cells. That is enough for what a person would call a cut, black or
+frozen, and hides the noise of a camera.
 
-- A **cut** is a change from one frame to the next that is large, and several times larger than those around it, so
-  that fast motion is none (as PySceneDetect's AdaptiveDetector); the frames on its two sides have to stay different,
-  so that a flash is none. Dissolves are not found.
-- **Black** is a frame of which 98 % are darker than a tenth of the range (as FFmpeg's blackdetect).
-- **Frozen** is a frame in which no cell differs from the frame before by more than rounding. A keyframe amid frozen
-  frames is encoded anew and differs, and so may the frame after it; that does not end the stretch.
+- A **cut** is a change from one frame to the next that is large and several times larger than the changes around it,
+  which excludes fast motion (as in PySceneDetect's AdaptiveDetector). The frames on its two sides must stay different,
+  which excludes flashes. Dissolves are not found.
+- A **black** frame has 98 % of its cells darker than a tenth of the range (as in FFmpeg's blackdetect).
+- In a **frozen** frame no cell differs from the frame before by more than rounding. A keyframe amid frozen frames is
+  encoded from scratch and differs, and so may the frame after it; that does not end the stretch.
 - A **hash** of a picture has a bit for each low frequency of its cosine transform (Zauner, "Implementation and
-  benchmarking of perceptual image hash functions", 2010). Of each video there are hashes of some frames, and of what
-  these frames differ in from their mean: videos before the same background have like pictures and unlike motion.
+  benchmarking of perceptual image hash functions", 2010). A video has hashes of some frames and of the differences
+  between these frames and their mean: videos with the same background have similar pictures but different motion.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Picture = NDArray[np.uint8]
 """(SIDE, SIDE) luma."""
 
 CUT_LEVELS = 15.0
-"""Least mean difference, of 255 levels, between the frames on both sides of a cut."""
+"""The smallest mean difference, of 255 levels, between the frames on both sides of a cut."""
 _CUT_RATIO = 3.0
 _CUT_STAYS = 0.75
 _AROUND = 2
-"""Changes on each side that a cut is compared with."""
+"""The number of changes on each side that a cut is compared with."""
 _BLACK_LEVELS = 26
 _BLACK_SHARE = 0.98
 STILL_LEVELS = 1
 _KEYFRAME_STEP = 3.0
 _KEYFRAME_FRAMES = 2
 _STILL_AROUND = 4
-"""Of the changes that a keyframe brings to frozen frames: their mean, how many there are, and the still frames on each
-side."""
+"""Limits for the changes that a keyframe causes in frozen frames: their mean, their number, and the still frames on
+each side."""
 
 HASHED = 8
 """Frames of a video that are hashed."""
@@ -53,7 +53,7 @@ def cuts(step: NDArray[np.float64], leap: NDArray[np.float64]) -> list[int]:
     """The frames before which the scene changes.
 
     step: (T,) mean absolute difference of each frame from the one before; 0 for the first.
-    leap: (T,) the same from the one before that; 0 for the first two.
+    leap: (T,) the same from two frames before; 0 for the first two.
     """
     found = []
     for frame in np.flatnonzero(step >= CUT_LEVELS).tolist():
@@ -67,12 +67,12 @@ def cuts(step: NDArray[np.float64], leap: NDArray[np.float64]) -> list[int]:
 
 
 def is_black(picture: Picture) -> bool:
-    """Whether there is nothing to be seen."""
+    """Whether nothing is visible."""
     return bool(np.count_nonzero(picture < _BLACK_LEVELS) >= _BLACK_SHARE * picture.size)
 
 
 def stretches(flags: NDArray[np.bool_], least: int) -> list[tuple[int, int]]:
-    """First and last frame of each run of at least so many frames that are flagged."""
+    """First and last frame of each run of at least `least` flagged frames."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return [
         (begin, end - 1)
@@ -82,7 +82,7 @@ def stretches(flags: NDArray[np.bool_], least: int) -> list[tuple[int, int]]:
 
 
 def frozen(step: NDArray[np.float64], peak: NDArray[np.int64], least: int) -> list[tuple[int, int]]:
-    """First and last frame of each stretch of at least so many frames that are all the same.
+    """First and last frame of each stretch of at least `least` identical frames.
 
     step: (T,) as for `cuts`. peak: (T,) largest difference of a cell from the frame before; 255 for the first.
     """
@@ -97,9 +97,10 @@ def frozen(step: NDArray[np.float64], peak: NDArray[np.int64], least: int) -> li
 
 
 def hashes(pictures: NDArray[np.uint8]) -> tuple[list[int], list[int]]:
-    """The hashes of `HASHED` of these pictures at even distances, and those of their motion.
+    """The hashes of `HASHED` of these pictures at even distances, and the hashes of their motion.
 
-    pictures: (K, SIDE, SIDE), at even distances over the video. Empty: the pictures are flat; they do not move.
+    pictures: (K, SIDE, SIDE), at even distances over the video. A list is empty if the pictures are flat or do not
+    move.
     """
     if not len(pictures):
         return [], []
@@ -131,9 +132,9 @@ _COSINES = _cosines()
 
 
 class Samples(Generic[T]):
-    """Something of some frames at even distances, while the length of the video is not known yet.
+    """Results for some frames at even distances, while the length of the video is not known yet.
 
-    There are never more than `most`, and from that many frames on never fewer than half of it.
+    At most `most` results are kept. Once that number was reached, at least half of it is kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -142,18 +143,18 @@ class Samples(Generic[T]):
         self._kept: dict[int, T] = {}
 
     def due(self, frame: int) -> bool:
-        """Whether this frame is one of them. Frames come in order."""
+        """Whether this frame is one of them. Frames must arrive in order."""
         return frame % self._every == 0
 
     def keep(self, frame: int, thing: T) -> None:
-        """Keep what was made of a frame that is due."""
+        """Keep the result for a frame that is due."""
         self._kept[frame] = thing
         if len(self._kept) > self._most:
             self._every *= 2
             self._kept = {number: kept for number, kept in self._kept.items() if number % self._every == 0}
 
     def spread(self, count: int, frames: int) -> list[T]:
-        """At most `count` of them, nearest to even distances over a video of so many frames."""
+        """At most `count` of the results, nearest to even distances over a video of `frames` frames."""
         if not self._kept:
             return []
         numbers = np.array(list(self._kept))
@@ -163,5 +164,5 @@ class Samples(Generic[T]):
 
     @property
     def all(self) -> list[T]:
-        """All of them, in the order of frames."""
+        """All results, in the order of frames."""
         return list(self._kept.values())

@@ -58,7 +58,7 @@ class JobCollector(Collector):
             for what, clips in job.backlog.items():
                 backlog.add_metric([job.name, what], clips)
         yield backlog
-        seeds = CounterMetricFamily("essp_job_seeds", "Seeds by what became of them.", labels=["job", "outcome"])
+        seeds = CounterMetricFamily("essp_job_seeds", "Seeds by their outcome.", labels=["job", "outcome"])
         for job in jobs:
             for outcome, count in job.counts.model_dump().items():
                 seeds.add_metric([job.name, outcome], count)

@@ -1,7 +1,7 @@
 """Probes and metrics: open to all, as far as they reveal no data.
 
-A master that something keeps from working answers `/readyz` with 503 and the kind of trouble; it serves requests all
-the same. `/metrics` includes the metrics of jobs and pools for callers with a token: their team's jobs, or all. The
+A master that something keeps from working answers `/readyz` with 503 and the kind of trouble; it still serves
+requests. `/metrics` includes the metrics of jobs and pools for callers with a token: their team's jobs, or all. The
 event loop answers probes itself, so that they never wait for the threads that answer users.
 """
 

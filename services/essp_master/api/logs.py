@@ -24,8 +24,8 @@ def router(master: Master) -> APIRouter:
     def list_logs(
         request: Request,
         after: Annotated[int, Query(ge=0, le=MOST, description="Only lines after this id.")] = 0,
-        most: Annotated[int, Query(ge=1, le=10_000, description="So many of the newest.")] = 500,
-        level: Annotated[Level, Query(description="Lines of this level, and worse ones.")] = "INFO",
+        most: Annotated[int, Query(ge=1, le=10_000, description="Number of lines, the newest ones.")] = 500,
+        level: Annotated[Level, Query(description="Only lines of this level or a more severe one.")] = "INFO",
         job: Annotated[_Name, Query(description="Only about this job.")] = "",
         pool: Annotated[_Name, Query(description="Only of this pool, or of those whose names begin so.")] = "",
         worker: Annotated[_Name, Query(description="Only of this worker.")] = "",

@@ -147,7 +147,7 @@ def install(app: Starlette) -> None:
         assert isinstance(error, HTTPException)
         status, detail = error.status_code, str(error.detail)
         if status == 404:
-            detail = f"nothing lies at {request.scope['path']}; see /v1/jobs"
+            detail = f"nothing is at {request.scope['path']}; see /v1/jobs"
         if status == 400:  # from the framework, for a body that is not JSON or is nested too deeply
             status = 422
         return problem(status, HTTPStatus(status).phrase, detail, error.headers)

@@ -4,8 +4,8 @@ It writes one batch at a time: a segment of each job that has something new to r
 messages from `essp.progress` are not done. So if the master dies, the bus delivers them again to its successor, which
 continues where the newest segment ends.
 
-If a store does not answer, the write is retried without limit. The master continues meanwhile, until it holds so many
-messages that it stops reading (back-pressure). If another master has appended to a job's history, or if the history
+If a store does not answer, the write is retried without limit. The master continues meanwhile. When it holds too many
+messages, it stops reading (back-pressure). If another master has appended to a job's history, or if the history
 cannot be written at all, the writer gives the job back with the reason: this master no longer owns it. A master that
 has lost a job to another one leaves, and marks no more messages as done, not even for other jobs. If it stays after
 all, because the job had ended, they are done with the next batch.
@@ -174,7 +174,7 @@ class HistoryWriter:
         try:
             return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
         except Exception as error:
-            log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
+            log.exception("job %s: no segment can be made from its history", job.name, extra={"job_id": job.name})
             part = f"all that happened after segment {last}"
             self._lost.append(Lost(job.name, _unexpected(error), part))
             return None

@@ -82,7 +82,7 @@ class Previews:
             return _preview(spec, stream, clip, made, count)
         if not clips:
             raise NotFound(f"no clip of stream {stream} was made since this master has job {spec.name}")
-        raise NotFound(f"no clip of stream {stream} lies in the cache now: each clip is consumed as soon as it is made")
+        raise NotFound(f"no clip of stream {stream} is in the cache now: each clip is consumed as soon as it is made")
 
     def _pictures(
         self, spec: JobSpec, stream: StreamSpec, layout: FeatureLayout, clip: StoredClip

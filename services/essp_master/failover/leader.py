@@ -88,7 +88,7 @@ class Candidacy(LeaderElection):
         try:
             return bool(super().try_acquire_or_renew())
         except HTTPError as error:
-            log.info("the lease cannot be looked at: %s", error)
+            log.info("the lease cannot be read: %s", error)
         except Exception:  # such as from a proxy that answers instead of the API
             log.exception("the answer of the Kubernetes API about the lease is not understood")
         finally:

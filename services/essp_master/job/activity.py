@@ -127,7 +127,7 @@ class Activity:
         }
         self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
-        """Also receives the reports of trainings, unless the training has not advanced."""
+        """Also receives the reports of training runs, unless the training has not advanced."""
 
     def goes_on(self, now_s: float) -> None:
         """Restart the rate: the job works again from now, and the time before a pause or a fit must not count."""

@@ -76,7 +76,7 @@ class Changes:
             if fused:
                 raise Conflict("all trainers are done, and are being fused; it is too late for other strategies")
         if len(self.made) == MOST_CHANGES:
-            raise Conflict(f"{MOST_CHANGES} changes were made of this job, and these are the most")
+            raise Conflict(f"{MOST_CHANGES} changes were made to this job, which is the limit")
 
 
 def newer(known: Iterable[Change], told: Iterable[Change]) -> list[Change]:

@@ -27,7 +27,7 @@ class Extension:
     def __init__(self, trainers: Collection[str], goal: Preflight, now_s: float) -> None:
         """`trainers`: the trainers of the run that ends."""
         self.goal = goal
-        """The job as its next run has it."""
+        """The job as in its next run."""
         self._trainers = tuple(trainers)
         self._began_s = now_s
         self._left: set[str] = set()

@@ -165,7 +165,7 @@ def _model(spec: JobSpec, stores: Stores) -> FusedModel | None:
     try:
         return model_of(spec, stores)
     except ConfigError:
-        return None  # the predictor reports it; or the model lies where only the predictor can read
+        return None  # the predictor reports it; or the model is where only the predictor can read
 
 
 def _take_fence(output: ObjectStore) -> int:

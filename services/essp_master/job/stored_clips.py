@@ -1,6 +1,6 @@
-"""Which clips of a job the frame cache got last, so that people can look at one of them.
+"""The clips of a job that the frame cache got last, so that people can view them.
 
-Only a few of each stream are remembered, and whether one is still there is for the cache to say: most are freed soon.
+Only a few of each stream are remembered, and only the cache knows whether one is still there: most are freed soon.
 Pure; not thread-safe.
 """
 
@@ -25,7 +25,7 @@ _Told = tuple[Purpose, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class StoredClip:
-    """A clip as a stream has it, or had it."""
+    """A clip that is or was in a stream."""
 
     key: str
     """In the frame cache."""
@@ -46,9 +46,9 @@ class StoredClips:
         self._job = spec.name
         self._phases = phases
         self._source = {name: "" if stream.feature == "rgb" else name for name, stream in spec.streams.items()}
-        """Stream -> what workers call it who make it; those of frames as they are decoded are all one."""
+        """Stream -> its name among the workers that make it; all streams of frames as decoded share one."""
         self._newest: Mapping[str, deque[Made]] = {source: deque(maxlen=MOST) for source in self._source.values()}
-        """What was told last, each of a clip or more, the newest last."""
+        """The last reports, each about one or more clips, the newest last."""
 
     def note(self, stream: str, made: Made) -> None:
         """Clips were made: of this stream, as workers call it."""
@@ -56,14 +56,14 @@ class StoredClips:
             newest.append(made)
 
     def of(self, stream: str) -> list[StoredClip]:
-        """The newest first; none of a stream that the job does not have."""
+        """The newest first; empty for a stream that the job does not have."""
         if stream not in self._source:
             return []
         told = (each for made in reversed(self._newest[self._source[stream]]) for each in reversed(_clips(made)))
         return [clip for each in islice(told, MOST) if (clip := self._stored(stream, each)) is not None]
 
     def _stored(self, stream: str, told: _Told) -> StoredClip | None:
-        """The clip that a worker told of; None for what the job does not have."""
+        """The clip that a worker reported; None if the job does not have it."""
         purpose, epoch, index, attempt, size_bytes = told
         if (purpose, epoch) not in self._phases.order or purpose not in PURPOSES:
             return None
@@ -86,7 +86,7 @@ class StoredClips:
 
 
 def _clips(made: Made) -> list[_Told]:
-    """The last ones that a message tells of."""
+    """The last clips that a message reports."""
     attempts: Iterable[int] = made.attempts[-MOST:] or repeat(0)
     told = zip(made.indices[-MOST:], attempts, made.bytes[-MOST:], strict=False)
     return [(made.purpose, made.epoch, *each) for each in told]

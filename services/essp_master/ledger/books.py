@@ -3,7 +3,7 @@
     book           holds                                   written by
     config         the job                                 no part
     consumption    what each consumer is done with         `Batches`, `Ledger` (skipped), `Members`, `Trainers`
-    phases         what became of the clips of a phase     `Issuer` (issued), `Closer` (closed), `Ledger` (skipped)
+    phases         the outcome of the clips of a phase     `Issuer` (issued), `Closer` (closed), `Ledger` (skipped)
     counts         the counters                            every part
     outstanding    the clips outstanding, and the bytes    every part, by its methods
     order          what is issued to all consumers         `Issuer`

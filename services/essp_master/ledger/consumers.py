@@ -30,7 +30,7 @@ class Members:
     - Clips that were issued already are rebuilt for it alone: it is a straggler that is owed these clips
       (`stragglers.py`). So a loop that was killed continues at the position in its state, and holds no other back.
 
-    A loop that leaves gives back the clips that it had not taken (`closing.py`).
+    A loop that leaves returns the clips that it had not taken (`closing.py`).
 
     Several processes may join under one name, one after the other. The incarnation distinguishes them: a new process
     replaces the previous one, and messages of the old one are ignored. A loop repeats where it began, so that a master

@@ -120,7 +120,7 @@ class JobTable:
                     f"output: {spec.output} is in use by a job of another team; choose another output, or wait until "
                     "that job has ended"
                 )
-            whose = f"that of job {name}"
+            whose = f"the output of job {name}"
             where = (
                 f"is {whose}" if spec.output == other.output else f"and {whose} ({other.output}) are one in the other"
             )

@@ -188,7 +188,7 @@ class JobStarter:
         runner.jobs.add(job)
         job.activity.listener = runner.tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
         if job.run.continued is None or (command is not None and command.fence < command.since):
-            dispatch.purge(job.name)  # nobody knew the run, so all bytes there are older
+            dispatch.purge(job.name)  # no worker knew the run, so all bytes there are older
         if command is None or under_way(command):
             dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
         if job.run.continued is not None:

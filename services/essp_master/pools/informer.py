@@ -2,7 +2,7 @@
 
 The API server sends each change as it happens. A watch ends from time to time, at the server's will or with a broken
 link, and resumes at the version of the last change, or of the last bookmark, which the server sends in quiet times so
-that the version does not become too old. If it is too old all the same (410 Gone), all objects are listed again. While
+that the version does not become too old. If it is still too old (410 Gone), all objects are listed again. While
 the API does not answer, the informer retries after growing pauses, and `objects` raises instead of returning stale
 data.
 """

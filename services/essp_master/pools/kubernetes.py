@@ -8,7 +8,7 @@ so that they are removed first. Registered extractors become Deployments and tra
 the chart gives the master as files (`manifests.py`).
 
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
-at once. Trainings are repaired: a Job that is gone is created again; one that differs is deleted and, when its pods are
+at once. Trainers are repaired: a Job that is gone is created again; one that differs is deleted and, when its pods are
 gone, created again. It resumes from the checkpoint that its pods saved. Deployments of registered extractors are
 repaired too: one that is gone is created again, and one that differs gets a new pod template, which Kubernetes rolls
 out. A difference shows in a digest that each of these objects carries. The templates are read at each repair, so an
@@ -16,7 +16,7 @@ upgrade of the release that changes them (servers, settings, images, resources) 
 master. Every action on a pool or a training is recorded as an Event of its Deployment or Job, so `kubectl describe`
 shows it.
 
-A master that takes over finds the objects that the previous one created: trainings keep their ranks, and objects that
+A master that takes over finds the objects that the previous one created: trainers keep their ranks, and objects that
 no longer belong to a job or a registration are removed. A ConfigMap of the release owns all of them, so Kubernetes
 removes them together with the release.
 
@@ -239,7 +239,7 @@ class KubernetesDriver:
             self._record(self._deployment(pool) or next(jobs, None), sentence, "Normal")
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Return the pools whose pods do not stay up, and the trainings whose Job has failed."""
+        """Return the pools whose pods do not stay up, and the training runs whose Job has failed."""
         jobs = self._jobs.objects().values() if self._trains else ()
         failed = {
             _work(job): f"Job {job.metadata.name} has failed: {why}; see its pods' logs, and delete it to try again"
@@ -286,7 +286,7 @@ class KubernetesDriver:
                 self._repair(name)
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Return the ranks of the trainings that have a Job, whichever master created it."""
+        """Return the ranks of the training runs that have a Job, whichever master created it."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job)): int((job.metadata.annotations or {}).get(RANKS, job.spec.parallelism or 1))
@@ -295,11 +295,11 @@ class KubernetesDriver:
         }
 
     def failed(self) -> Set[TrainingKey]:
-        """Return the trainings whose Job has failed. Deleting the Job makes the master try again."""
+        """Return the training runs whose Job has failed. Deleting the Job makes the master try again."""
         return self._with_condition("Failed")
 
     def done(self) -> Set[TrainingKey]:
-        """Return the trainings whose Job is complete."""
+        """Return the training runs whose Job is complete."""
         return self._with_condition("Complete")
 
     def close(self) -> None:
@@ -358,7 +358,7 @@ class KubernetesDriver:
             self._core.create_namespaced_event(self._namespace, event, **_WRITES)
 
     def _with_condition(self, condition: str) -> Set[TrainingKey]:
-        """Return the trainings whose Job has this condition and is not being deleted."""
+        """Return the training runs whose Job has this condition and is not being deleted."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job))
@@ -367,12 +367,12 @@ class KubernetesDriver:
         }
 
     def _running_jobs(self) -> list[Any]:
-        """Return the Jobs of trainings that have not ended."""
+        """Return the Jobs of training runs that have not ended."""
         jobs = self._jobs.objects().values() if self._trains else ()
         return [job for job in jobs if not _ended(job)]
 
     def _look_at_pods(self) -> None:
-        """Find out why pods are missing or do not stay up, in pools and trainings that are not complete."""
+        """Find out why pods are missing or do not stay up, in pools and training runs that are not complete."""
         look_at_all = self._clock() >= self._look_at_all_s
         if look_at_all:
             self._look_at_all_s = self._clock() + _LOOK_AT_ALL_S
@@ -410,7 +410,7 @@ class KubernetesDriver:
     def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
         """Set the deletion cost of each pod: low for the workers that should leave."""
         pods = self._pods(deployment)
-        # the name of a worker is that of its host with a suffix
+        # a worker is named after its host, with a suffix
         named = {worker.rpartition("-")[0] for worker in leaving}
         for pod in pods:
             cost = _IDLE if pod.metadata.name in named else _BUSY
@@ -439,7 +439,7 @@ class KubernetesDriver:
             self._apps.patch_namespaced_deployment(
                 found.metadata.name, self._namespace, _replacing(found, extractor.body), **_WRITES
             )
-        return f"pool {pool} was made of something else; its pods are replaced, a few at a time"
+        return f"pool {pool} was made from another template; its pods are replaced, a few at a time"
 
     def _repair(self, name: str) -> str:
         """Bring a training's Job closer to its desired state. Returns a sentence for users if they should know."""
@@ -565,7 +565,7 @@ def _half_done(job: Any) -> str:
     """Describe a Job in which some pods have ended for good while others run."""
     return (
         f"pods {job.status.completed_indexes} of Job {job.metadata.name} have ended as if the training were over, and "
-        f"others run on without them; it is made again {_HALF_DONE_S:.0f} s after that, and goes on from its checkpoint"
+        f"others run on without them; it is made again {_HALF_DONE_S:.0f} s after that, and resumes from its checkpoint"
     )
 
 

@@ -49,15 +49,15 @@ class ObserveOnlyDriver:
         log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Return an empty mapping: this driver starts no trainings."""
+        """Return an empty mapping: this driver starts no trainers."""
         return {}
 
     def failed(self) -> Set[TrainingKey]:
-        """Return an empty set: this driver starts no trainings."""
+        """Return an empty set: this driver starts no trainers."""
         return frozenset()
 
     def done(self) -> Set[TrainingKey]:
-        """Return an empty set: this driver starts no trainings."""
+        """Return an empty set: this driver starts no trainers."""
         return frozenset()
 
     def tell(self, pool: str, sentence: str) -> None:

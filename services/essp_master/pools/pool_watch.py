@@ -132,5 +132,5 @@ def _lacking(state: PoolState, clips: int) -> str:
         )
     return (
         f"workers are up ({state.ready}) and clips wait ({clips}), but they own {sum(owned)} of "
-        f"{topics.DATA_PARTITIONS} partitions, so what lies on the others is not worked on; {remedy}"
+        f"{topics.DATA_PARTITIONS} partitions, so messages on the others are not processed; {remedy}"
     )

@@ -75,14 +75,17 @@ class PoolDriver(Protocol):
         """Ensure that one training runs on this many ranks; a running one saves, ends and resumes on them. 0: none."""
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Return the ranks of the trainings that exist when a master begins, including trainings started by earlier
-        masters."""
+        """Return the ranks of the training runs that exist when a master begins, including those that earlier masters
+        started."""
 
     def failed(self) -> Set[TrainingKey]:
-        """Return the trainings that have failed and are not tried again until told to."""
+        """Return the training runs that have failed and are not tried again until told to."""
 
     def done(self) -> Set[TrainingKey]:
-        """Return the trainings whose workers have all ended successfully; they are not started again until told to."""
+        """Return the training runs whose workers have all ended successfully.
+
+        They are not started again until told to.
+        """
 
     def tell(self, pool: str, sentence: str) -> None:
         """Show what was done to a pool, and why, if the platform can. Never fails: the log has it anyway."""

@@ -153,7 +153,7 @@ class ProcessDriver:
         return done
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Return an empty mapping: trainings of an earlier master ended with it."""
+        """Return an empty mapping: training runs of an earlier master ended with it."""
         return {}
 
     def failed(self) -> Set[TrainingKey]:
@@ -161,7 +161,7 @@ class ProcessDriver:
         return frozenset()
 
     def done(self) -> Set[TrainingKey]:
-        """Return the trainings whose process has ended with exit code 0."""
+        """Return the training runs whose process has ended with exit code 0."""
         with self._lock:
             ended = [name for name, pool in self._pools.items() if ids.is_training(name) and not pool.replicas]
             return {ids.training_of(name) for name in ended}

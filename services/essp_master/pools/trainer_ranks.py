@@ -3,7 +3,7 @@
 A paused job gives its ranks to running ones: its trainers have saved, and resume with it. While no job runs, a paused
 job keeps them.
 
-A new master begins with the ranks that trainings have, so that it moves none at first; it ends the trainings of jobs
+A new master begins with the ranks that trainers have, so that it moves none at first; it ends the trainers of jobs
 that are over. A training whose workers have ended although it has more to do is started again: the job got more epochs
 after it was over, or was stopped and restarted while no master observed it.
 
@@ -38,9 +38,9 @@ class TrainerRanks:
         self._shares: dict[TrainingKey, int] = {}
         self._seen: dict[TrainingKey, int] = {}
         self._adopted = False
-        """Whether the trainings of earlier masters have been adopted."""
+        """Whether the training runs of earlier masters have been adopted."""
         self._out: set[TrainingKey] = set()
-        """Trainings that have failed and gave their ranks back."""
+        """Training runs that have failed and released their ranks."""
         self._begun: dict[str, datetime] = {}
         """When each job was last started."""
 
@@ -83,8 +83,8 @@ class TrainerRanks:
         failed: Set[TrainingKey],
         known: Set[TrainingKey],
     ) -> list[str]:
-        """Once: adopt what earlier masters have started, and end trainings that should have no ranks. `known`: of all
-        jobs."""
+        """Once: adopt what earlier masters have started, and end training runs that should have no ranks. `known`: of
+        all jobs."""
         if self._adopted:
             return []
         present = self._driver.trainings()
@@ -111,14 +111,14 @@ class TrainerRanks:
         self._begun = begun
 
     def _end_done(self, wanted: Set[TrainingKey]) -> None:
-        """Remove trainings that have ended but are still wanted, so that they are started again."""
+        """Remove training runs that have ended but are still wanted, so that they are started again."""
         for key in self._driver.done() & wanted & self._shares.keys():
             self._driver.train(*key, 0, None)
             del self._shares[key]
             self._seen = {}
 
     def _end_failed(self, known: Set[TrainingKey], failed: Set[TrainingKey]) -> None:
-        """Remove failed trainings whose jobs are over, and forget those that are being retried."""
+        """Remove failed training runs whose jobs are over, and forget those that are being retried."""
         for key in self._out - known:
             self._driver.train(*key, 0, None)
         self._out &= known & failed

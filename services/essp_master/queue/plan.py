@@ -121,7 +121,7 @@ class _Planner:
         self._held = {job.name: job.held for job in known if not job.running}
         """What jobs that do not run, and will not start now, still occupy."""
         self._lasting = sum((job.held for job in known if not (job.running or job.waiting)), Amount())
-        """The part of it that will not be given back soon."""
+        """The part of it that will not be released soon."""
         self._queues: dict[str, list[Contender]] = defaultdict(list)
         """By team, the last job first."""
         for job in sorted((job for job in known if job.waiting), key=lambda job: job.rank, reverse=True):
@@ -182,7 +182,7 @@ class _Planner:
             return ""
         self._promised.add(job.name)
         return (
-            f"it starts when {' and '.join(awaited)} {'has' if len(awaited) == 1 else 'have'} finished what is in hand"
+            f"it starts when {' and '.join(awaited)} {'has' if len(awaited) == 1 else 'have'} finished the current work"
         )
 
     def _called(self, name: str, job: Contender) -> str:

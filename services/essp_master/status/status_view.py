@@ -96,7 +96,7 @@ def _crashing(job: Job) -> Condition | None:
 
 
 def curves_of(job: Job) -> list[status.TrainerCurve]:
-    """Return the curves of its trainings, in the order of the job."""
+    """Return the curves of its trainers, in the order of the job."""
     return [
         status.TrainerCurve(trainer=name, points=training.curve.points)
         for name, training in job.activity.trainers.items()

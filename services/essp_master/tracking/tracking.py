@@ -1,12 +1,12 @@
-"""Passes the metrics of trainings on to trackers, and never makes a job wait for them.
+"""Passes the metrics of training runs on to trackers, and never makes a job wait for them.
 
 Each tracker has a queue and a thread. Items that a tracker cannot take are offered again after growing pauses. If too
 many points wait, new ones are dropped, which is logged; the beginning and the end of a run are never dropped. At the
 end, a tracker has a few seconds for the rest.
 
-The x-axis of a point is the number of clips trained by then, over all epochs, so that trainings with other batch sizes,
-and other trainers of a job, can be compared. A resuming training continues in its run; its points after the checkpoint
-are sent again and replace the earlier ones.
+The x-axis of a point is the number of clips trained by then, over all epochs, so that training runs with other batch
+sizes, and other trainers of a job, can be compared. A resuming training continues in its run; its points after the
+checkpoint are sent again and replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Sender:
             self._items.put(item)
             return
         self._left_out += 1
-        log.warning("%s is behind: %d points of trainings were left out", self.tracker.name, self._left_out)
+        log.warning("%s is behind: %d points of training runs were left out", self.tracker.name, self._left_out)
 
     def close(self) -> None:
         self._closing.set()
@@ -163,7 +163,7 @@ class _Sender:
                 if items:
                     self.tracker.write(items)
             except Exception as error:  # noqa: BLE001  foreign code, which must not end the thread
-                log.warning("%s: points of trainings cannot be written: %s", self.tracker.name, error)
+                log.warning("%s: points of training runs cannot be written: %s", self.tracker.name, error)
                 if last:
                     break
                 self._closing.wait(wait_s)

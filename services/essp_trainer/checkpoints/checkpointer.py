@@ -1,4 +1,6 @@
-"""When a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
+"""How a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
+
+`session.py` decides when to save.
 
     between two batches:  begin ──copy of all state, in host memory──▶ threads: write, verify, point (`save_queue.py`)
     training continues    ... until its next update: waits for the copy            │

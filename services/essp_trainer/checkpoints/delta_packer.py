@@ -86,7 +86,7 @@ class Packer:
 
         Raises `PermanentError` for arrays that cannot be packed.
         """
-        # a child process is not told about files without arrays
+        # a child process does not know files without arrays
         files = {name: files.get(name, {}) for name in packings}
         self._next = self._base
         if alone or not self._delta:

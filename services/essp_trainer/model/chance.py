@@ -44,7 +44,7 @@ def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> st
     if training.partial_bn:
         remedies.append("set partial_bn: false")
     return (
-        f"the mean loss of epoch {epoch + 1} was {loss:.3g}, well above {guessing:.3g}, that of guessing among "
+        f"the mean loss of epoch {epoch + 1} was {loss:.3g}, well above {guessing:.3g}, the loss of guessing among "
         f"{len(assignment.classes)} classes: the training diverges. Stop it, {' or '.join(remedies)}, and start it "
         "again"
     )

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _ROWS = "rows"
 _PASSES = 100
-"""About how often k-means looks at all rows, which is one step of a fit."""
+"""About how often k-means reads all rows, which is one step of a fit."""
 
 
 class Encoding(Fitted[DescriptorClassifier]):

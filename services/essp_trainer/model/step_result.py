@@ -36,7 +36,7 @@ class LaunchedStep:
 
     def __init__(self, figures: tuple[Tensor, ...], clips: int, where: str) -> None:
         """`figures`: loss, correct clips, norm of the gradient, and whether the loss scale may be the reason for a
-        non-finite norm (`Optimiser.may_skip`). `where`: the update and the epoch, for an error."""
+        non-finite norm (`Optimizer.may_skip`). `where`: the update and the epoch, for an error."""
         device = figures[0].device
         self._figures = torch.stack([figure.double() for figure in figures]).to("cpu", non_blocking=True)
         self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None

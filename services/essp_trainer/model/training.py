@@ -42,7 +42,7 @@ from essp_trainer.distributed.partners import partners
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.examples import Blended, Examples
-from essp_trainer.model.optimiser import Optimiser, stands
+from essp_trainer.model.optimizer import Optimizer, stands
 from essp_trainer.model.port import Files
 from essp_trainer.model.rates import Rates
 from essp_trainer.model.step_result import LaunchedStep, StepResult
@@ -102,7 +102,7 @@ class Training:
         self._of_head = set(model.head.parameters())
         self._frozen = False
         """Whether only the head learns."""
-        self.optimiser = Optimiser(
+        self.optimizer = Optimizer(
             self.model, self._spec.optimizer, scaling=self._half == torch.float16, fused=self._launches
         )
 
@@ -113,11 +113,11 @@ class Training:
 
     def files(self) -> Files:
         """Return the weights to evaluate, the weights being trained if they differ, and the optimizer state."""
-        return self._weights() | {OPTIMIZER_FILE: self.optimiser.state()}
+        return self._weights() | {OPTIMIZER_FILE: self.optimizer.state()}
 
     def files_to_come(self) -> Files:
         """Return `files` for the time when every parameter has been updated."""
-        return self._weights() | {OPTIMIZER_FILE: self.optimiser.state_to_come()}
+        return self._weights() | {OPTIMIZER_FILE: self.optimizer.state_to_come()}
 
     def moving(self) -> Collection[tuple[str, str]]:
         """Return the tensors that a forward pass changes."""
@@ -129,7 +129,7 @@ class Training:
         load_tensors(self.evaluated, files[MODEL_FILE])
         if self.ema is not None:
             load_tensors(self.model, files[TRAINED_FILE])
-        self.optimiser.load(files[OPTIMIZER_FILE])
+        self.optimizer.load(files[OPTIMIZER_FILE])
         self.updates = updates
 
     def wait_before_update(self, wait: Callable[[], None]) -> None:
@@ -152,19 +152,19 @@ class Training:
         """
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
-            self.optimiser.start(self._rates.at(batch.plan, batch.begin))
+            self.optimizer.start(self._rates.at(batch.plan, batch.begin))
             # Synchronisation point: within `_backward`, gradients are exchanged while they are computed.
             # `_over_all_ranks` then sums loss and accuracy.
             loss, correct = self._over_all_ranks(*self._backward(batch, share, shape))
-            norm = self.optimiser.clip()
+            norm = self.optimizer.clip()
             where = f"update {self.updates} of epoch {batch.plan.epoch}"
-            launched = LaunchedStep((loss, correct, norm, self.optimiser.may_skip()), share.clips, where)
+            launched = LaunchedStep((loss, correct, norm, self.optimizer.may_skip()), share.clips, where)
             # A CPU has the metrics now. On a GPU the host does not wait for them; they are read after the next launch.
             result = launched if self._launches else launched.result()
             # A checkpoint may still be copying parameters and momentum: wait for it as late as possible, but before
             # they change.
             self._end_wait()
-            self.optimiser.step(torch.isfinite(loss) & torch.isfinite(norm))
+            self.optimizer.step(torch.isfinite(loss) & torch.isfinite(norm))
         self.updates += 1
         if self.ema is not None:
             self.ema.update(self.model, self.updates)
@@ -196,7 +196,7 @@ class Training:
             # Earlier passes only accumulate. The last one completes the gradients, so their exchange may start.
             if rows is passes[-1]:
                 self._gradients.begin()
-            self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
+            self.optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             correct += examples.right(scores.logits.argmax(dim=1), rows)
         self._gradients.finish()

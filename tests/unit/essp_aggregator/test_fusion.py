@@ -76,7 +76,7 @@ def test_labels_are_fused_by_means_and_judged_label_by_label() -> None:
         "best": pytest.approx(log_loss(truth, own["good"])),
     }
     assert best.evidence.name == min(losses, key=lambda name: losses[name] or 0)
-    with pytest.raises(ConfigError, match=r"strategies\.0: product makes scores that sum to 1"):
+    with pytest.raises(ConfigError, match=r"strategies\.0: product computes scores that sum to 1"):
         candidates(AggregationSpec(strategies=(StrategySpec(name="product"),)), "labels")
     other = replace(parts["poor"], means=replace(parts["poor"].means, labels=~truth))
     with pytest.raises(ValueError, match="disagree on the classes"):

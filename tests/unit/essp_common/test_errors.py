@@ -23,6 +23,19 @@ def test_a_field_within_a_section_keeps_its_code() -> None:
     assert ConfigError("no such feature", code="unknown").within("streams.rgb").field == "streams.rgb"
 
 
+def test_several_errors_within_a_section_are_each_of_it() -> None:
+    several = ConfigError.together(
+        [ConfigError("is required", field="lr", code="missing"), ConfigError("no", field="k")]
+    )
+    within = several.within("trainers.rgb")
+    assert [part.field for part in within.parts] == ["trainers.rgb.lr", "trainers.rgb.k"]
+    assert str(within).splitlines() == [
+        "there are 2 problems:",
+        "  trainers.rgb.lr: is required",
+        "  trainers.rgb.k: no",
+    ]
+
+
 def test_an_error_of_another_kind_becomes_one_of_the_field_that_names_the_thing() -> None:
     error = ConfigError.at("data.catalog", NotFound("no file /a"))
     assert (error.field, error.code, error.problem) == ("data.catalog", "not_found", "no file /a")

@@ -170,7 +170,7 @@ def test_changes_of_a_job_are_bounded(tmp_path: Path) -> None:
     for number in range(MOST_CHANGES):
         assert changes.make({"trainers.rgb.optimizer.lr": 1 / (number + 2)}, (), False, 0) is not None
     before = changes.spec
-    with pytest.raises(Conflict, match=f"{MOST_CHANGES} changes were made of this job"):
+    with pytest.raises(Conflict, match=f"{MOST_CHANGES} changes were made to this job"):
         changes.make({"trainers.rgb.optimizer.lr": 0.9}, (), False, 0)
     assert (changes.spec, len(changes.made)) == (before, MOST_CHANGES)
     assert changes.make({"trainers.rgb.optimizer.lr": 1 / (MOST_CHANGES + 1)}, (), False, 0) is None, "it is so already"

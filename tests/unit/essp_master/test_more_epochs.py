@@ -193,7 +193,7 @@ def test_the_number_and_the_rate_may_change_again_meanwhile(
     fleet.report(Progress(change_taken=place, fence=1))
     leave(fleet)
     master._renewals._threads["small"] = threading.current_thread()
-    with pytest.raises(Unavailable, match="just going on with more epochs or trainers; ask again"):
+    with pytest.raises(Unavailable, match="just continuing with more epochs or trainers; ask again"):
         master.change("small", {"epochs": 6})
     del master._renewals._threads["small"]
     status = settled(master)

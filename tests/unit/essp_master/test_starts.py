@@ -90,7 +90,7 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     assert (tmp_path / "catalog.parquet").exists()
 
 
-UNDER_WAY = r"^output: .*/out is that of job small, and job small is {}; choose another output, or wait"
+UNDER_WAY = r"^output: .*/out is the output of job small, and job small is {}; choose another output, or wait"
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -128,7 +128,7 @@ def test_outputs_of_jobs_under_way_do_not_lie_in_each_other(
 ) -> None:
     master, job = master_over(adapters), make_job(tmp_path)
     master.start(job.model_copy(update={"output": f"file://{tmp_path}/{there}"}))
-    with pytest.raises(Conflict, match=f"{here} and that of job small .*/{there}. are one in the other"):
+    with pytest.raises(Conflict, match=f"{here} and the output of job small .*/{there}. are one in the other"):
         master.start(job.model_copy(update={"name": "other", "output": f"file://{tmp_path}/{here}"}))
     beside = job.model_copy(update={"name": "other", "output": f"file://{tmp_path}/{there}2"})
     assert master.start(beside).state is JobState.RUNNING

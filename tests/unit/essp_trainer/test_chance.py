@@ -51,7 +51,7 @@ def test_an_epoch_that_is_worse_than_guessing_is_warned_of(tmp_path: Path, lr: f
     assert warned == any(loss > 1.1 * np.log(3) for loss in losses[5:]), "before that it is too early to say"
     assert bool(troubles) == warned
     for reason in troubles:
-        assert "well above 1.1, that of guessing among 3 classes" in reason
+        assert "well above 1.1, the loss of guessing among 3 classes" in reason
         assert f"lower optimizer.lr ({lr:g})" in reason
 
 

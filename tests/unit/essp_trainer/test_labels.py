@@ -60,7 +60,7 @@ def test_each_step_is_binary_cross_entropy(tmp_path: Path) -> None:
     spec, view_layout = stage.spec.trainers["one"], layout_of("rgb")
     model = build(manifest.model, seed_of("weights", 0)).train()
     rates = spec.optimizer
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         model.parameters(), lr=rates.lr, momentum=rates.momentum, weight_decay=rates.weight_decay
     )
     weights = torch.tensor([2.0, 1.0, 1.0])
@@ -81,10 +81,10 @@ def test_each_step_is_binary_cross_entropy(tmp_path: Path) -> None:
         each = functional.binary_cross_entropy_with_logits(logits, soft * 0.9 + 0.05, pos_weight=weights)
         best, dominant = logits.argmax(dim=1), target if blend.share >= 0.5 else target.flip(0)
         right += int(sum(dominant[row, column] for row, column in enumerate(best.tolist())))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         each.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), rates.clip_grad_norm)
-        optimiser.step()
+        optimizer.step()
     assert distance(found, {name: tensor for name, tensor in model.state_dict().items() if name in found}) < TOLERANCE
     [report] = [r for r in stage.reports("phase_report") if r.purpose == plan.purpose and r.epoch == 0]
     assert report.metrics["top1"] == pytest.approx(right / (plan.clips - 1))

@@ -19,7 +19,7 @@ from essp_common.pb.v1.messages_pb2 import Control
 from essp_engine.learning.models import Classifier, build
 from essp_trainer.model import training as training_module
 from essp_trainer.model.meter import Meter
-from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.optimizer import Optimizer
 from essp_trainer.model.step_result import Diverged, LaunchedStep, StepResult
 from tests.harness.rounding import TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import (
@@ -101,15 +101,15 @@ def small() -> Classifier:
     )  # fmt: skip
 
 
-def stepped(model: Classifier, optimiser: Optimiser, seed: int, finite: bool = True) -> None:
+def stepped(model: Classifier, optimizer: Optimizer, seed: int, finite: bool = True) -> None:
     generator = torch.Generator().manual_seed(seed)
-    optimiser.start(0.1)
+    optimizer.start(0.1)
     for parameter in model.parameters():
         # In the memory layout of the parameter, as autograd makes it: fused kernels take no other.
         parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape, generator=generator))
         if not finite:
             parameter.grad.fill_(torch.nan)
-    optimiser.step(torch.tensor(finite))
+    optimizer.step(torch.tensor(finite))
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -117,8 +117,8 @@ def stepped(model: Classifier, optimiser: Optimiser, seed: int, finite: bool = T
 def test_a_fused_optimiser_skips_what_is_not_finite(rates: dict[str, Any]) -> None:
     """Also in its first step, in which torch's own would leave momentum that nobody has set."""
     plain, fused = small(), small()
-    own = Optimiser(plain, OptimizerSpec(**rates), scaling=False)
-    other = Optimiser(fused, OptimizerSpec(**rates), scaling=False, fused=True)
+    own = Optimizer(plain, OptimizerSpec(**rates), scaling=False)
+    other = Optimizer(fused, OptimizerSpec(**rates), scaling=False, fused=True)
     for number, finite in enumerate((False, True, True, False, True)):
         if finite:
             stepped(plain, own, number)
@@ -135,12 +135,12 @@ def test_adamw_is_the_recurrence(decay_all: bool) -> None:
     """Algorithm 2 of Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019, in NumPy."""
     model, rate, decay, (first, second) = small(), 0.1, 0.3, (0.8, 0.95)
     rates = OptimizerSpec(kind="adamw", betas=(first, second), weight_decay=decay, decay_all=decay_all)
-    optimiser = Optimiser(model, rates, scaling=False)
+    optimizer = Optimizer(model, rates, scaling=False)
     expected = {name: parameter.detach().numpy().copy() for name, parameter in model.named_parameters()}
     mean = {name: np.zeros_like(values) for name, values in expected.items()}
     square = {name: np.zeros_like(values) for name, values in expected.items()}
     for step in range(1, 6):
-        stepped(model, optimiser, step)
+        stepped(model, optimizer, step)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
             gradient, values = parameter.grad.numpy(), expected[name]

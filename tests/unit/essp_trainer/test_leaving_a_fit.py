@@ -242,7 +242,7 @@ def test_a_child_that_dies_fails_the_training_with_what_to_do(children: Children
 
 def test_what_a_child_raises_is_raised(children: Children) -> None:
     rows = {"rows": np.zeros((3, 8), np.float32)}
-    with pytest.raises(ValueError, match="3 rows of 8 numbers have no 5 principal components"):
+    with pytest.raises(ValueError, match="3 rows of 8 numbers have fewer than 5 principal components"):
         fitted("encoder", 1, lambda *_: None, rows, kind="vlad", pca=5, centres=2)
     with pytest.raises(PermanentError, match="a fit failed: KeyError"):
         fitted("encoder", 1, lambda *_: None, {}, kind="vlad", pca=5, centres=2)

@@ -65,7 +65,7 @@ def test_each_step_is_that_of_the_papers(tmp_path: Path, augment: dict[str, floa
     description = checkpoint.read(stage.store, "one", plan.clips).model
     model = build(description, seed_of("weights", 0)).train()
     rates = spec.optimizer
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         model.parameters(), lr=rates.lr, momentum=rates.momentum, weight_decay=rates.weight_decay
     )
     weights = torch.tensor([2.0, 1.0, 1.0])
@@ -91,10 +91,10 @@ def test_each_step_is_that_of_the_papers(tmp_path: Path, augment: dict[str, floa
         logits = model(mixed).logits
         loss = functional.cross_entropy(logits, soft, weights, reduction="sum", label_smoothing=0.1) / len(refs)
         right += int((logits.argmax(dim=1) == soft.argmax(dim=1)).sum())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), rates.clip_grad_norm)
-        optimiser.step()
+        optimizer.step()
     assert distance(found, {name: tensor for name, tensor in model.state_dict().items() if name in found}) < TOLERANCE
     [report] = [r for r in stage.reports("phase_report") if r.purpose == plan.purpose and r.epoch == 0]
     assert report.metrics["top1"] == pytest.approx(right / (plan.clips - 1))

@@ -29,7 +29,7 @@ from essp_engine.learning.networks import NETWORKS, Network, network
 from essp_engine.learning.randomness import seed_of
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
-from essp_trainer.model.optimiser import Optimiser, _groups
+from essp_trainer.model.optimizer import Optimizer, _groups
 from essp_trainer.model.schedule import learning_rate, rate_at
 from essp_trainer.model.step_result import Diverged
 from tests.harness.refused import Refusal, refused
@@ -133,11 +133,11 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
     for decay_all in (True, False):
         model = small()
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        optimiser = Optimiser(model, OptimizerSpec(weight_decay=0.5, decay_all=decay_all), scaling=False)
-        optimiser.start(0.1)
+        optimizer = Optimizer(model, OptimizerSpec(weight_decay=0.5, decay_all=decay_all), scaling=False)
+        optimizer.start(0.1)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimiser.step(torch.tensor(True))
+        optimizer.step(torch.tensor(True))
         moved[decay_all] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     assert {name for name, p in small().named_parameters() if p.ndim > 1} == moved[False]
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
@@ -169,17 +169,17 @@ def test_layers_have_rates_of_their_own() -> None:
     """The longest path that fits counts, and a path is whole: `1` is not the beginning of `17`."""
     model, before = small(), small().state_dict()
     layers = {"": 0.5, "1": 0.0, "17": 2.0, "17.1.bias": 1.0}
-    optimiser = Optimiser(model, OptimizerSpec(weight_decay=0.0, layers=layers), scaling=False)
-    optimiser.start(0.125)
+    optimizer = Optimizer(model, OptimizerSpec(weight_decay=0.0, layers=layers), scaling=False)
+    optimizer.start(0.125)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimiser.step(torch.tensor(True))
+    optimizer.step(torch.tensor(True))
     factors = {"17.1.weight": 2.0, "17.1.bias": 1.0, "1.weight": 0.0, "1.bias": 0.0}
     for name, parameter in model.named_parameters():
         moved = 0.125 * factors.get(name.removeprefix("backbone."), 0.5)
         torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, moved))
     with refused("optimizer.layers", "unknown"):
-        Optimiser(model, OptimizerSpec(layers={"features": 0.1}), scaling=False)
+        Optimizer(model, OptimizerSpec(layers={"features": 0.1}), scaling=False)
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -18,7 +18,7 @@ from essp_common.errors import Unavailable
 from essp_trainer.checkpoints import state_memory
 from essp_trainer.checkpoints.save_queue import Saves
 from essp_trainer.checkpoints.state_memory import StateMemory, bytes_of
-from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.optimizer import Optimizer
 from tests.harness.training_jobs import files_of, finished
 from tests.harness.waiting import LONGEST_S
 from tests.lanes import often
@@ -148,7 +148,7 @@ def test_files_are_the_same_however_late_they_are_copied(
     """A copy begins when the next update waits for it, and behind that update if it does not wait."""
     with monkeypatch.context() as patch:
         patch.setattr(state_memory, "ThreadPoolExecutor", Late)
-        patch.setattr(Optimiser, "step", _then(Late.all_over, Optimiser.step))
+        patch.setattr(Optimizer, "step", _then(Late.all_over, Optimizer.step))
         for waiting in ("wait", "wait_for_memory"):
             patch.setattr(Saves, waiting, _first(Late.all_over, getattr(Saves, waiting)))
         stage = finished(tmp_path / "late", ema=ema, checkpoint={"every": 4, "keep": 9})

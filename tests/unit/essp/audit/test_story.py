@@ -62,7 +62,7 @@ def test_a_video_that_cannot_be_decoded_is_replaced_in_training(adapters: Adapte
     failures = [f for segment in segments for entry in segment.entries for f in entry.failures]
     failure = next(f for f in failures if f.position.phase_index == 0)
     story = story_of(segments, "train", 0, failure.position.index)
-    assert "failed in the decoder: train/v2.mp4 (damaged); another video takes its place" in said(story)
+    assert "failed in the decoder: train/v2.mp4 (damaged); another video replaces it" in said(story)
     assert {what for what in said(story) if "replacement" in what} == {
         f"trainer {name} trained replacement {failure.attempt + 1} of its video" for name in ("rgb", "diff")
     }
@@ -75,7 +75,7 @@ def test_a_video_that_cannot_be_decoded_is_skipped_in_a_test(adapters: Adapters,
     stories = [said(story_of(segments, "test", 0, index)) for index in range(16)]
     skipped = [story for story in stories if "skipped by all that read stream rgb: there is nothing to use" in story]
     assert len(skipped) == 2, "the clips of a video"
-    assert all("failed in the decoder: test/v1.mp4 (damaged); nothing takes its place" in story for story in skipped)
+    assert all("failed in the decoder: test/v1.mp4 (damaged); nothing replaces it" in story for story in skipped)
 
 
 def entry(**fields: Any) -> HistoryEntry:

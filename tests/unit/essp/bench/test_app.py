@@ -96,8 +96,8 @@ def test_sentences_say_what_prefetch_hides() -> None:
     common = {"data_wait": 0.1, "utilisation": 0.9, "cpu_cores": 1.0}
     rows = [row("a", 0, 1, seconds=20, **common), row("a", 1, 1, seconds=10, **common)]
     rows += [row("b", 0, 1, seconds=14, **common), row("b", 1, 1, seconds=10.5, **common)]
-    said = "with prefetch 1 trainings take 50 % to 75 % of the time without, and those of all threads and stores lie"
-    assert sentences(rows, 4)[-1] == f"{said} within 5.0 %."
+    said = "with prefetch 1 training runs take 50 % to 75 % of the time without, and those of all threads and stores"
+    assert sentences(rows, 4)[-1] == f"{said} lie within 5.0 %."
     assert len(sentences(rows[::2], 4)) == 2  # one a store: prefetch was not compared
 
 

@@ -39,7 +39,7 @@ def test_samples_are_whole_wherever_their_parts_lie(tmp_path: Path) -> None:
     found = listing(tmp_path, "t.tar")
     assert labelled(found) == {"t.tar/a.mp4": ("x", "train"), "t.tar/d.mp4": ("z", "train")}
     assert errors(found) == {
-        "t.tar/b": "missing: t.tar has a label for it, and no video",
+        "t.tar/b": "missing: t.tar has a label for it, but no video",
         "t.tar/c.mp4": "unlabelled: its .cls is not UTF-8 text",
     }
 
@@ -84,7 +84,7 @@ def test_archives_beside_videos_are_noted(tmp_path: Path) -> None:
     make(tmp_path, "run/1.mp4")
     shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
     (note,) = listing(tmp_path).notes
-    assert note.startswith("beside the videos lie archives that are not looked into: t.tar; ")
+    assert note.startswith("the folder has archives that are not read: t.tar; ")
     said = listing(tmp_path, kind="webdataset")
     assert (labelled(said), problems(said)) == ({"t.tar/a.mp4": ("x", "train")}, {"run/1.mp4": "unlisted"})
 
@@ -112,7 +112,7 @@ def test_an_archive_of_class_folders_is_read_as_such(tmp_path: Path) -> None:
         "videos.tar/UCF-101/Walk/v_Walk_g02_c01.avi": ("Walk", "train"),
     }
     assert {entry.group for entry in found.entries} == {"Run_g01", "Walk_g02"}
-    assert found.notes[0].startswith("no video in the archives has a label beside it, so the folders in them are taken")
+    assert found.notes[0].startswith("no sample in the archives has a label, so the folders in them are used")
 
 
 def test_archives_of_class_folders_may_be_divided_inside_or_by_their_names(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_names_of_samples_may_have_dots(tmp_path: Path) -> None:
         "t.tar/b.2.mp4": ("z", "train"),
         "t.tar/c.MP4": ("v", "train"),
     }
-    assert errors(found) == {"t.tar/b.3": "missing: t.tar has a label for it, and no video"}
+    assert errors(found) == {"t.tar/b.3": "missing: t.tar has a label for it, but no video"}
 
 
 def test_several_videos_of_a_sample_share_what_is_said_of_all(tmp_path: Path) -> None:
@@ -176,4 +176,4 @@ def test_several_videos_of_a_sample_share_what_is_said_of_all(tmp_path: Path) ->
 def test_archives_of_videos_without_labels_are_noted(tmp_path: Path) -> None:
     shard(tmp_path / "t.tar", a__mp4=b"1", b__mp4=b"2")
     (note,) = listing(tmp_path, "t.tar").notes
-    assert note.startswith("the videos have no labels, so they can only be predicted on")
+    assert note.startswith("the videos are unlabelled, so only prediction is possible")

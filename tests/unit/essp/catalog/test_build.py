@@ -190,7 +190,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(vid
 @pytest.mark.parametrize("name", ["x.txt", "catalog.csv", "c.json"])
 def test_a_catalog_is_not_called_what_it_is_not(videos: Path, name: str) -> None:
     stem = name.partition(".")[0]
-    with pytest.raises(ConfigError, match=rf"{name} would not say so; write {stem}\.parquet"):
+    with pytest.raises(ConfigError, match=rf"{name} suggests another format; write {stem}\.parquet"):
         build(f"file://{videos}", f"file://{videos}/{name}", [f"file://{videos}"], ONE)
 
 

@@ -141,7 +141,7 @@ def test_classes_in_groups_are_read_where_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "party/5.mp4").unlink()
     plain = listing(tmp_path)
     assert plain.kind == "folders"
-    assert "say --source two-level" in plain.notes[0]
+    assert "use --source two-level" in plain.notes[0]
 
 
 def test_classes_in_groups_below_split_folders(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_lists_of_mmaction2_may_name_several_labels_and_the_classes(tmp_path: Pa
     write(tmp_path / "k400_val_list_videos.txt", "1.mp4 0 1\n2.mp4 1\n")
     write(tmp_path / "label_map_k400.txt", "run\nwalk\n")
     found = listing(tmp_path, "k400_val_list_videos.txt")
-    assert found.recognised.endswith("the names of classes are those of label_map_k400.txt; split: validation")
+    assert found.recognised.endswith("class names from label_map_k400.txt; split: validation")
     assert {e.id: (e.class_name, e.labels, e.split) for e in found.entries} == {
         "videos_val/1.mp4": ("run", ("run", "walk"), "validation"),
         "videos_val/2.mp4": ("walk", (), "validation"),

@@ -43,7 +43,7 @@ def test_numbers_of_frames_before_labels_are_no_labels(tmp_path: Path, between: 
     found = read(tmp_path, text, FRAMES)
     assert labels(found) == {"1.mp4": ("5",), "2.mp4": ("7",), "3.mp4": ("5",)}
     (note,) = found.notes
-    assert note.startswith("the first number of a line is taken for the number of frames")
+    assert note.startswith("the first number of a line is the number of frames")
 
 
 def test_several_labels_may_follow_the_number_of_frames(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_names_of_classes_tell_labels_from_frames_of_files_that_were_made_anew(t
 @pytest.mark.parametrize(
     ("text", "frames", "agree"),
     [
-        ("1.mp4 600 5\n2.mp4 302 7\n3.mp4 124 5\n", FRAMES, "0 of 3"),  # of files that were made anew
-        ("1.mp4 0 300 5\n2.mp4 0 151 7\n3.mp4 0 62 5\n", FRAMES, "0 of 3"),  # with a first frame, too
-        ("1.mp4 600 5\n2.mp4 151 7\n3.mp4 124 5\n", FRAMES, "1 of 3"),
-        ("1.mp4 3 5\n2.mp4 4 7\n3.mp4 5 9\n", {}, "0 of 0"),
+        ("1.mp4 600 5\n2.mp4 302 7\n3.mp4 124 5\n", FRAMES, "0 of the 3"),  # of files that were made anew
+        ("1.mp4 0 300 5\n2.mp4 0 151 7\n3.mp4 0 62 5\n", FRAMES, "0 of the 3"),  # with a first frame, too
+        ("1.mp4 600 5\n2.mp4 151 7\n3.mp4 124 5\n", FRAMES, "1 of the 3"),
+        ("1.mp4 3 5\n2.mp4 4 7\n3.mp4 5 9\n", {}, "0 of the 0"),
     ],
 )
 def test_what_may_be_labels_or_frames_is_refused(tmp_path: Path, text: str, frames: dict[str, int], agree: str) -> None:
@@ -93,7 +93,7 @@ def test_what_may_be_labels_or_frames_is_refused(tmp_path: Path, text: str, fram
 def test_several_maps_of_labels_are_refused_and_none_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "label_map_k400.txt", "run\nwalk\n")
     write(tmp_path / "label_map_k600.txt", "walk\nrun\n")
-    with pytest.raises(ConfigError, match=r"label_map_k400\.txt, label_map_k600\.txt; leave the one"):
+    with pytest.raises(ConfigError, match=r"label_map_k400\.txt, label_map_k600\.txt; keep the right one"):
         read(tmp_path, "1.mp4 0\n", FRAMES)
 
 
@@ -118,7 +118,9 @@ def test_lists_beside_class_folders_are_noted(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", "v/1.mp4 0\n")
     write(tmp_path / "val.tsv", "path\tlabel\nw/2.mp4\tx\n")
     (note,) = listing(tmp_path).notes
-    assert note.startswith("lists that are not read lie there: train.txt, val.tsv; if they name the classes, give one")
+    assert note.startswith(
+        "the folder has lists that are not read: train.txt, val.tsv; if they name the classes, give one"
+    )
 
 
 def test_of_several_lists_those_that_tell_no_split_are_noted(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_of_several_lists_those_that_tell_no_split_are_noted(tmp_path: Path) -> 
     write(tmp_path / "holdout.txt", "v/2.mp4 0\n")
     found = read_source(f"file://{tmp_path}", Stores([f"file://{tmp_path}"]), "mmaction2")
     (note,) = found.notes
-    assert note.startswith("names that tell no split: holdout.txt; their videos are for training")
+    assert note.startswith("lists without a split in their names: holdout.txt; their videos are for training")
     write(tmp_path / "test.txt", "v/2.mp4 0\n")
     (tmp_path / "holdout.txt").unlink()
     assert read_source(f"file://{tmp_path}", Stores([f"file://{tmp_path}"]), "mmaction2").notes == ()
@@ -150,7 +152,7 @@ def test_files_under_another_suffix_are_taken_where_no_other_is_meant_and_said(t
     assert labelled(found) == {"a/1.mp4": ("0", "train"), "a/3.mp4": ("3", "train")}
     assert set(problems(found)) == {"a/2.avi", "a/3.avi", "a/4.avi", "a/4.mov", "a/5.avi"}
     (note,) = found.notes
-    assert note.startswith("1 video listed under another suffix than the file has, such as a/1.avi, for which a/1.mp4")
+    assert note.startswith("1 video listed with another suffix than the file has, such as a/1.avi: a/1.mp4 is used")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_data_sets_may_be_kept_in_another_format(tmp_path: Path, lists: dict[str
     found = listing(tmp_path)
     assert labelled(found) == {"videos/Run/1.mp4": ("Run", "train"), "videos/Run/2.mp4": ("Run", "test")}
     assert problems(found) == {}
-    assert found.notes[0].startswith("2 videos listed under another suffix")
+    assert found.notes[0].startswith("2 videos listed with another suffix")
 
 
 @pytest.mark.parametrize(("listed", "lying"), [("NFD", "NFC"), ("NFC", "NFD")])

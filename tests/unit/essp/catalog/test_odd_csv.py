@@ -48,10 +48,10 @@ def test_quotes_may_follow_a_blank_and_are_no_part_of_a_class(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "cure"),
     [
-        ("1.mp4,run\n", "Its first line is that of a video: write the names of the columns above it"),
-        ("# mine\npath,label\n1.mp4,run\n", "Its first line is a remark: remove it"),
-        ("sep=;\npath;label\n1.mp4;run\n", "Its first line is a remark: remove it"),
-        ("p\0a\0t\0h\0,\0x\0\n\0", "It is UTF-16 without a mark that says so: save it as UTF-8"),
+        ("1.mp4,run\n", "Its first line already describes a video: write the column names above it"),
+        ("# mine\npath,label\n1.mp4,run\n", "Its first line is a comment: remove it"),
+        ("sep=;\npath;label\n1.mp4;run\n", "Its first line is a comment: remove it"),
+        ("p\0a\0t\0h\0,\0x\0\n\0", "It is UTF-16 without a byte order mark: save it as UTF-8"),
     ],
 )
 def test_a_file_without_names_of_columns_is_refused_with_its_cure(tmp_path: Path, text: str, cure: str) -> None:
@@ -79,10 +79,13 @@ def test_fields_are_separated_by_what_separates_the_names_of_the_columns(
     [
         ("path,category\n1.mp4,a\n", "there is no column `label`, .* columns with other names: category"),
         ("path,label,subset\n1.mp4,a,train\n2.mp4,a,Val\n", "all videos are for training; subset has names of splits"),
-        ("path,label,class\n1.mp4,0,run\n2.mp4,1,walk\n", "those of the column `label`; `class` is handed through"),
+        ("path,label,class\n1.mp4,0,run\n2.mp4,1,walk\n", "column `label` has the classes; the column `class` is kept"),
         ("path,labels\n1.mp4,a;b\n2.mp4,a\n", "each video has one of the `labels`, such as 'a;b'"),
-        ("path,label,start_time,End Time\n1.mp4,a,0,1\n", "whole videos, since start_time, end time cut nothing"),
-        ("path,label\n1.mp4,NaN\n2.mp4,a\n", "classes are called NaN; if that means that a video has none"),
+        (
+            "path,label,start_time,End Time\n1.mp4,a,0,1\n",
+            "whole videos, because start_time, end time cannot define segments",
+        ),
+        ("path,label\n1.mp4,NaN\n2.mp4,a\n", "classes are called NaN; if that means that a video has no class"),
     ],
 )
 def test_columns_that_are_surely_meant_otherwise_are_noted(tmp_path: Path, text: str, said: str) -> None:
@@ -108,9 +111,11 @@ def test_columns_that_may_be_anything_are_not(tmp_path: Path, text: str) -> None
 def test_segments_of_which_an_end_has_another_name_are_refused(tmp_path: Path) -> None:
     """As those of EPIC-Kitchens; each would reach to the end of its file."""
     make(tmp_path, "1.mp4")
-    with pytest.raises(ConfigError, match=r"a column 'start_frame' and no end_frame, but stop_frame; name the one"):
+    with pytest.raises(ConfigError, match=r"a column 'start_frame' but no end_frame; if the values are in stop_frame"):
         csv_of(tmp_path, "path,label,start_frame,stop_frame\n1.mp4,a,8,202\n")
-    with pytest.raises(ConfigError, match=r"a column 'end_s' and no start_s, but begin_s and start_time; name the one"):
+    with pytest.raises(
+        ConfigError, match=r"a column 'end_s' but no start_s; if the values are in begin_s or start_time"
+    ):
         csv_of(tmp_path, "path,label,begin_s,start_time,end_s\n1.mp4,a,1,1,2\n")
     assert labelled(csv_of(tmp_path, "path,label,start_frame,stopping\n1.mp4,a,8,2\n")) == {"1.mp4#8-": ("a", "train")}
 
@@ -118,7 +123,7 @@ def test_segments_of_which_an_end_has_another_name_are_refused(tmp_path: Path) -
 def test_seconds_with_a_comma_are_told_so(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     found = csv_of(tmp_path, "path;label;start_s;end_s\n1.mp4;a;0,5;1,5\n")
-    assert one_error(found).endswith("'0,5' to '1,5' are not seconds; write a point before decimals")
+    assert one_error(found).endswith("'0,5' to '1,5' are not seconds; write decimals with a point")
 
 
 def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(tmp_path: Path) -> None:
@@ -206,13 +211,13 @@ def array(shape: str) -> bytes:
     ("data", "said"),
     [
         (npz(), "it holds several arrays"),
-        (npz()[:99], "it is not an array of NumPy"),
+        (npz()[:99], "it is not a NumPy array"),
         (array(f"({10**15},)"), "Unable to allocate"),
         (array(f"({10**22},)"), "too large"),
-        (array("(True,)"), "it is not an array"),
-        (array("(3"), "it is not an array"),
-        (array("-" * 5000 + "1"), "it is not an array"),
-        (b"", "it is not an array"),
+        (array("(True,)"), "it is not a NumPy array"),
+        (array("(3"), "it is not a NumPy array"),
+        (array("-" * 5000 + "1"), "it is not a NumPy array"),
+        (b"", "it is not a NumPy array"),
     ],
     ids=range(8),
 )
@@ -248,7 +253,9 @@ def test_a_segment_that_is_mostly_behind_its_file_is_a_problem(
     assert (row.error is None) == (kept is not None)
     if kept is None:
         assert row.error is not None
-        assert row.error.endswith("is behind the end of the file at 12 s; without an end, it is that of the file")
+        assert row.error.endswith(
+            "is after the end of the file at 12 s; without an end, the segment ends with the file"
+        )
     else:
         assert (row.first_frame, row.last_frame) == kept
     frames = csv_of(tmp_path, "path,label,start_frame,end_frame\n1.mp4,a,290,310\n1.mp4,b,290,309\n")

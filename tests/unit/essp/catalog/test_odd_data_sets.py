@@ -25,11 +25,11 @@ def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> N
     annotations = [{"segment": [0, 1], "label": value}]
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
     assert one_error(listing(tmp_path, "a.json")) == (
-        "segment: annotation 1 in a.json: `segment` and `label` make no sense"
+        "segment: annotation 1 in a.json: `segment` is not a pair of numbers, or `label` is not a name"
     )
     shard(tmp_path / "t.tar", a__mp4=b"1", a__json=json.dumps({"label": value}).encode(), b__mp4=b"2", b__cls=b"x")
     assert errors(listing(tmp_path, "t.tar")) == (
-        {} if value == ["a"] else {"t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it"}
+        {} if value == ["a"] else {"t.tar/a.mp4": "unlabelled: other videos have a label, but this one does not"}
     )
     write(tmp_path / "s.json", json.dumps([{"id": value, "template": "x"}]))
     with pytest.raises(ConfigError, match=r"s\.json: the `id` of entry 1 is neither text nor a number"):
@@ -66,10 +66,11 @@ def test_an_annotation_that_makes_no_sense_costs_no_other_of_its_video(tmp_path:
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
     found = listing(tmp_path, "a.json")
     assert labelled(found) == {"v_abc.mp4#0-2s": ("a", "train"), "v_abc.mp4#1-3s": ("d", "train")}
+    odd = "`segment` is not a pair of numbers, or `label` is not a name"
     assert errors(found) == {
-        "v_abc.mp4#annotation 2": "segment: annotation 2 in a.json: 5 to 1 holds no frame",
-        "v_abc.mp4#annotation 3": "segment: annotation 3 in a.json: `segment` and `label` make no sense",
-        "v_abc.mp4#annotation 4": "segment: annotation 4 in a.json: `segment` and `label` make no sense",
+        "v_abc.mp4#annotation 2": "segment: annotation 2 in a.json: 5 to 1 contains no frame",
+        "v_abc.mp4#annotation 3": f"segment: annotation 3 in a.json: {odd}",
+        "v_abc.mp4#annotation 4": f"segment: annotation 4 in a.json: {odd}",
     }
 
 
@@ -135,11 +136,11 @@ UCF = {"trainlist01.txt": "Run/a.avi 1\nWalk/b.avi 2\n", "testlist01.txt": "", "
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("testlist01.txt", "Run/a.avi\n", "split: testlist01.txt names it, and trainlist01.txt, too"),
+        ("testlist01.txt", "Run/a.avi\n", "split: testlist01.txt and trainlist01.txt both name it"),
         (
             "trainlist01.txt",
             "Run/a.avi 3\n",
-            "mislabelled: trainlist01.txt gives it label 3 (not in classInd.txt), but it lies in Run",
+            "mislabelled: trainlist01.txt gives it label 3 (not in classInd.txt), but it is in Run",
         ),
     ],
 )
@@ -156,7 +157,7 @@ def test_an_index_of_ucf101_that_numbers_no_classes_is_refused(tmp_path: Path, l
     for name, content in {**UCF, "classInd.txt": line}.items():
         write(tmp_path / name, content)
     with pytest.raises(
-        ConfigError, match=r"classInd\.txt: .* is (not `number class`|another name for a number before)"
+        ConfigError, match=r"classInd\.txt: .* is (not `number class`|another name for an earlier number)"
     ):
         listing(tmp_path)
 
@@ -214,7 +215,7 @@ def test_a_few_other_videos_leave_a_folder_of_kth_one(tmp_path: Path) -> None:
     found = listing(tmp_path)
     assert found.kind == "kth"
     assert {split for _, split in labelled(found).values()} == {"validation", "train"}
-    assert errors(found) == {"intro.mp4": "unlabelled: its name is not personNN_ACTION_dN"}
+    assert errors(found) == {"intro.mp4": "unlabelled: its name does not have the form personNN_ACTION_dN"}
     make(tmp_path, "more/1.mp4", "more/2.mp4")
     assert listing(tmp_path).kind == "folders"
 
@@ -223,5 +224,5 @@ def test_lists_of_ccv_without_labels_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     for name, text in (("trainVidID", "1"), ("trainLabel", " ".join("1" * 20)), ("testVidID", "2")):
         write(tmp_path / f"{name}.txt", text)
-    with pytest.raises(ConfigError, match=r"testVidID\.txt is there without testlabel\.txt"):
+    with pytest.raises(ConfigError, match=r"testVidID\.txt exists without testlabel\.txt"):
         listing(tmp_path)

@@ -43,7 +43,7 @@ def test_names_that_nobody_can_read_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "20bn/7.webm", "20bn/8.webm")
     odd = csv_of(tmp_path, 'path,label,group\n1.mp4,"a\nb",\n2.mp4,a\x00b,\n3.mp4,a,\x1b[31m\n4\x7f.mp4,a,\n')
     assert problems(odd) == {"1.mp4": "name", "2.mp4": "name", "3.mp4": "name", "4\\x7f.mp4": "missing"}
-    assert "has characters that nobody can read" in errors(odd)["2.mp4"]
+    assert "has unreadable characters" in errors(odd)["2.mp4"]
     write(
         tmp_path / "l.json",
         json.dumps([{"id": "7", "template": "\ud800", "x": 1}, {"id": "8", "template": "b", "note": "\ud800"}]),
@@ -57,14 +57,20 @@ def test_of_several_files_that_a_list_may_mean_none_is_taken(tmp_path: Path) -> 
     make(tmp_path, "a/7.webm", "b/7.gif", "8.webm", "v/v_abc.mp4", "w/v_abc.mp4", "UCF/Run/1.avi", "copy/Run/1.avi")
     write(tmp_path / "s.json", json.dumps([{"id": "7", "label": "x"}, {"id": "8", "label": "x"}]))
     assert errors(listing(tmp_path, "s.json")) == {
-        "7": "doubled: s.json names it, and it may be a/7.webm, b/7.gif; leave one of them"
+        "7": "doubled: s.json names it, but it may be any of a/7.webm, b/7.gif; keep one of them"
     }
     write(tmp_path / "a.json", json.dumps(ACTIVITIES))
-    assert errors(listing(tmp_path, "a.json"))["abc"].startswith("doubled: a.json names it, and it may be v/v_abc.mp4")
+    assert errors(listing(tmp_path, "a.json"))["abc"].startswith(
+        "doubled: a.json names it, but it may be any of v/v_abc.mp4"
+    )
     write(tmp_path / "train.txt", "1.avi 0\nUCF/Run/1.avi 1\n")
-    assert errors(listing(tmp_path, "train.txt"))["1.avi"].startswith("doubled: train.txt names it, and it may be UCF/")
+    assert errors(listing(tmp_path, "train.txt"))["1.avi"].startswith(
+        "doubled: train.txt names it, but it may be any of UCF/"
+    )
     write(tmp_path / "trainlist01.txt", "Run/1.avi\n")
-    assert errors(listing(tmp_path, kind="ucf101"))["copy/Run/1.avi"].startswith("doubled: UCF/Run/1.avi may be meant")
+    assert errors(listing(tmp_path, kind="ucf101"))["copy/Run/1.avi"].startswith(
+        "doubled: the list may also mean UCF/Run/1.avi"
+    )
 
 
 LISTS = {
@@ -81,7 +87,7 @@ def test_what_lies_there_and_is_in_no_list_is_a_problem(tmp_path: Path, name: st
     make(tmp_path, "v/1.mp4", "v/2.mp4")
     write(tmp_path / name, LISTS[name])
     write(tmp_path / "trainLabel.txt", " ".join("1" * 20))
-    assert errors(listing(tmp_path))["v/2.mp4"] == "unlisted: it lies there, and no list names it"
+    assert errors(listing(tmp_path))["v/2.mp4"] == "unlisted: no list names it"
     if not name.endswith("ID.txt"):
         assert "v/2.mp4" not in errors(listing(tmp_path, name))  # of which the folder may hold other things as well
 
@@ -106,7 +112,7 @@ def test_a_list_without_a_line_does_no_harm(tmp_path: Path, name: str, text: str
     make(tmp_path, "run/1.mp4")
     write(tmp_path / name, text)
     assert labelled(listing(tmp_path)) == {"run/1.mp4": ("run", "train")}
-    with pytest.raises(EsspError, match=f"{name}( has no column for the videos|: no video is listed there)"):
+    with pytest.raises(EsspError, match=f"{name}( has no column for the videos|: it lists no video)"):
         listing(tmp_path, name)
 
 

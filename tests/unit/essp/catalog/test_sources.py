@@ -71,7 +71,7 @@ def test_folders_whose_names_hold_that_of_a_split_are_splits_if_all_do(tmp_path:
         "val_256/run/3.mp4": ("run", "validation"),
         "val_256/walk/4.mp4": ("walk", "validation"),
     }
-    assert found.notes == ("upmost folders are taken for splits: train_256 for train, val_256 for validation",)
+    assert found.notes == ("top folders are used as splits: train_256 as train, val_256 as validation",)
     make(tmp_path / "groups", *(f"{name}_256/g/{what}/{name}.mp4" for name in ("train", "val") for what in "ab"))
     below = listing(tmp_path / "groups", kind="two-level")
     assert labelled(below)["val_256/g/a/val.mp4"] == ("a", "validation")
@@ -119,7 +119,7 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert note.startswith("classes are named like splits: test, train; if they are splits, put their videos in class")
     make(tmp_path / "b", "run/train/1.mp4", "run/Test/2.mp4", "walk/train/sub/3.mp4")
     (note,) = listing(tmp_path, "b").notes
-    assert "below what is taken for a class, so they are none: run/Test, run/train, walk/train; give the" in note
+    assert "inside class folders, so they are not used as splits: run/Test, run/train, walk/train; give" in note
     make(tmp_path / "c", "train/run/deep/1.mp4", "val/run/2.mp4")
     assert not listing(tmp_path, "c").notes
 
@@ -138,7 +138,7 @@ def test_folders_of_a_video_folder_are_splits_and_what_describes_them_is_named(t
 def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
     (note,) = listing(tmp_path).notes
-    assert note.startswith("all videos have one class, 'data', that of the folder in which they lie; if the folders")
+    assert note.startswith("all videos have one class, 'data', the name of their folder; if the folders")
     make(tmp_path, "more/3.mp4")
     assert listing(tmp_path).notes == ()
 
@@ -151,7 +151,7 @@ def test_a_folder_of_videos_alone_is_unlabelled(tmp_path: Path) -> None:
 def test_a_source_without_videos_is_not_found(tmp_path: Path) -> None:
     make(tmp_path, "notes.txt")
     for root in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotFound, match=r"no video files there|there is no such folder, or it is empty"):
+        with pytest.raises(NotFound, match=r"it has no video files|there is no such folder, or it is empty"):
             read_source(f"file://{root}", Stores([f"file://{tmp_path}"]))
 
 
@@ -208,7 +208,7 @@ def test_a_division_without_a_list_to_train_on_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "Run/a.avi", "Run/b.avi")
     (tmp_path / "testlist01.txt").write_text("Run/a.avi\n")
     (note,) = listing(tmp_path).notes
-    assert note.startswith("no list of division 1 names a video to train on")
+    assert note.startswith("no list of division 1 names a training video")
 
 
 def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None:
@@ -223,11 +223,11 @@ def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None
 def test_what_to_rename_is_said_where_lists_differ_in_case_alone(ucf: Path) -> None:
     (ucf / "UCF-101/Walk").rename(ucf / "UCF-101/WALK")
     errors = {entry.id: entry.error or "" for entry in listing(ucf).entries}
-    assert any("rename the folder WALK, which is there, to Walk" in error for error in errors.values())
+    assert any("rename the folder WALK to Walk" in error for error in errors.values())
     make(ucf, "Clip_a.mp4")
     write(ucf / "net.json", '{"database": {"clip_A": {}}}')
     (entry,) = listing(ucf, "net.json").entries
-    assert "rename the file Clip_a, which is there, to clip_A" in (entry.error or "")
+    assert "rename the file Clip_a to clip_A" in (entry.error or "")
 
 
 def test_a_ucf101_division_that_is_not_there_is_refused(ucf: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_csv_column_names_the_groups(tmp_path: Path) -> None:
         ConfigError, match=r"--group-column: .* no column 'actor'; its columns: path, label, group, Pers"
     ):
         read_source(f"file://{tmp_path}/index.csv", stores, group_column="actor")
-    with pytest.raises(ConfigError, match="only a CSV file has columns"):
+    with pytest.raises(ConfigError, match="--group-column: applies only to a CSV file"):
         read_source(f"file://{tmp_path}", stores, group_column="person")
 
 
@@ -313,7 +313,7 @@ def test_splits_that_nothing_takes_by_itself_are_noted(tmp_path: Path, splits: s
     make(tmp_path, *(f"{split}.mp4" for split in splits.split()))
     rows = "".join(f"{split}.mp4,run,{split}\n" for split in splits.split())
     notes = csv_of(tmp_path, f"path,label,split\n{rows}").notes
-    assert [f"splits called {other} unless" in note for note in notes] == [True] * bool(other)
+    assert [f"splits called {other} are not used" in note for note in notes] == [True] * bool(other)
 
 
 LISTS = {
@@ -337,7 +337,7 @@ def test_of_lists_without_any_label_all_can_be_predicted_on(tmp_path: Path, name
     write(tmp_path / name, text.format(label))
     errors = {entry.uri.rpartition("/")[2]: entry.error for entry in listing(tmp_path, name).entries}
     assert errors["1.mp4"] is None
-    assert (errors["2.mp4"] or "").startswith("unlabelled: others have a label")
+    assert (errors["2.mp4"] or "").startswith("unlabelled: other videos have a label")
 
 
 def test_lists_of_mmaction2_are_read(tmp_path: Path) -> None:
@@ -369,15 +369,15 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         (
             "mine.json",
             "[]",
-            r"is not a list that is known\. Looked for: csv: .*something: JSON lists of id and template",
+            r"is not a known kind of list\. Known: csv: .*something: JSON lists of id and template",
         ),
         ("broken.json", "[", r"broken\.json is not JSON"),
         ("jester.csv", "34870;Drumming Fingers\n", "list of Jester or Something-Something v1"),
         ("list.csv", '[{"id": 1}]', "this is JSON, not CSV"),
         ("shard-000.tar", "x", "cannot be read as a tar archive"),
-        ("shard-000.tar.gz", "x", "is compressed, so no video in it can be read by itself; decompress it"),
+        ("shard-000.tar.gz", "x", "is compressed, so its videos cannot be read separately; decompress it"),
         ("annotations.pkl", "x", "pickles .* can run code"),
-        ("frames.txt", "some/folder 120 7\n", "folders of pictures"),
+        ("frames.txt", "some/folder 120 7\n", "image folders"),
         ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
         ("brush_hair_test_split1.txt", "a.avi 3\n", "is not `video 0`, `video 1` or `video 2`"),
         ("clip.mp4", "x", "is one video"),
@@ -406,7 +406,7 @@ def test_a_source_that_is_not_there_is_told_from_one_without_videos(tmp_path: Pa
         listing(tmp_path, "nowhere")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "readme.md").touch()
-    with pytest.raises(NotFound, match=r"no video files there \(1 other file: \.md 1\)"):
+    with pytest.raises(NotFound, match=r"it has no video files \(1 other file: \.md 1\)"):
         listing(tmp_path, "notes")
 
 

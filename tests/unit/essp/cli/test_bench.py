@@ -95,7 +95,7 @@ def test_a_dry_run_measures_nothing(images: Path, tmp_path: Path) -> None:
         (("--batch", "64"), ConfigError, "7 images, fewer than a batch; give --batch 7, or --batches"),
         (("--plot", "/nowhere/x.png"), ConfigError, "--plot: /nowhere/x.png"),
         (("--plot", "x.jpg"), ConfigError, "--plot: x.jpg"),
-        (("--store", "ftp://x/y"), EsspError, "lies in no configured store"),
+        (("--store", "ftp://x/y"), EsspError, "is in no configured store"),
     ],
 )
 def test_wrong_arguments_say_what_to_write(

@@ -246,7 +246,7 @@ def test_a_job_that_was_given_more_epochs_goes_on_with_those_whatever_its_file_s
     store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
     found = preflight(make_job(tmp_path), stores)
     assert found.spec.epochs == 5
-    assert len([warning for warning in found.warnings if warning.startswith("epochs: 2 are asked for")]) == 1
+    assert len([warning for warning in found.warnings if warning.startswith("epochs: 2 are requested")]) == 1
     assert preflight(make_job(tmp_path), stores, fresh=True).spec.epochs == 2
     assert not [one for one in preflight(make_job(tmp_path, epochs=5), stores).warnings if one.startswith("epochs:")]
 
@@ -276,7 +276,7 @@ def test_more_epochs_are_no_other_job_and_change_what_a_cosine_has_done(tmp_path
     )
     assert "cosine" not in warnings(epochs=2, **cosine)
     assert (
-        "trainers.one.optimizer.schedule: a cosine ends with the last epoch, and that was epoch 2 until now; with 4 the"
+        "trainers.one.optimizer.schedule: a cosine ends with the last epoch, which was epoch 2 until now; with 4 the"
         in warnings(epochs=4, **cosine)
     )
     file = tmp_path / "job.json"
@@ -339,10 +339,10 @@ def test_trainers_that_would_be_the_same_are_warned_of(tmp_path: Path) -> None:
         spec = make_job(tmp_path, streams={"rgb": {}}, trainers=trainers, limits={"budget": "1MiB"})
         return " ".join(preflight(spec, stores).warnings)
 
-    assert "trainers one and two differ in nothing that counts" in warnings(threads=2)
-    assert "trainers one and two differ in nothing that counts" in warnings(checkpoint={"bits": 8})
+    assert "trainers one and two do not differ in anything that matters" in warnings(threads=2)
+    assert "trainers one and two do not differ in anything that matters" in warnings(checkpoint={"bits": 8})
     assert not warnings(seed=1)
     assert not warnings(seed=1, checkpoint={"bits": 8})
     rounded = warnings(seed=1, checkpoint={"bits": 8, "scope": "global"})
-    assert "trainers.two.checkpoint.scope: global has one range" in rounded
+    assert "trainers.two.checkpoint.scope: global uses one range" in rounded
     assert not warnings(optimizer={"lr": 0.1})

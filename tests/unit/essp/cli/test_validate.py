@@ -83,7 +83,7 @@ def test_trainers_of_a_sweep_are_counted(file: Path) -> None:
 
 def test_a_test_split_that_the_catalog_lacks_is_said(file: Path) -> None:
     rewrite(file, "test: null", "test: test")
-    assert "warning: the catalog has no split 'test', so nothing is measured" in validate(file).stderr
+    assert "warning: the catalog has no split 'test', so the model is not measured" in validate(file).stderr
 
 
 def test_weights_of_a_package_reach_the_trainer_as_they_are_named(file: Path) -> None:
@@ -122,7 +122,10 @@ def test_weights_that_are_not_there_name_those_that_are(file: Path, model: str, 
         ("runs/other", "it is the output of a job; name one of its trainers: .*runs/other/trainers/rgb, "),
         ("runs/nowhere/trainers/rgb", "no job has .*/runs/nowhere as its output; first run the job that trains rgb"),
         ("runs/other/trainers/grey", "has no trainer 'grey'; it has: rgb, flow"),
-        ("runs/other/trainers/rgb", r"trainers\.flow\.weights: .* has trained small, not resnet18; set model: small"),
+        (
+            "runs/other/trainers/rgb",
+            r"trainers\.flow\.weights: .* contains weights of small, not resnet18; set model: small",
+        ),
     ],
 )
 def test_weights_of_a_job_are_checked_before_it_begins(file: Path, weights: str, words: str) -> None:
@@ -175,7 +178,7 @@ def test_a_budget_too_small_to_leave_a_trainer_behind_is_told(file: Path) -> Non
     rewrite(file, "budget: 512MiB", "budget: 16MiB")
     assert validate(file).stderr == "", "they are to keep in step anyway"
     rewrite(file, "coupled: true", "coupled: false")
-    assert "limits.budget is too small for a trainer to be left behind" in validate(file).stderr
+    assert "limits.budget is too small to let trainers run apart" in validate(file).stderr
     least = validate(file).stderr.partition("raise it to ")[2].partition(" or more")[0]
     rewrite(file, "budget: 16MiB", f"budget: {least}")
     assert validate(file).stderr == ""

@@ -54,7 +54,7 @@ def test_all_runs_count_also_one_in_which_nothing_was_done() -> None:
     assert found["began"] == "1970-01-01 00:00 UTC"
     assert found["time"] == "51.0 s in 3 runs"
     assert found["clips decoded"] == "12"
-    assert found["clips left out"] == "3 (nothing could take their place)"
+    assert found["clips left out"] == "3 (nothing could replace them)"
     assert found["clips made again"] == "2 (1 because their bytes were lost)"
     assert found["failed in the decoder: truncated"] == "3, for example a.mp4, b.mp4"
 

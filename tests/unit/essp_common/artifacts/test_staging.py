@@ -302,7 +302,7 @@ def test_a_store_that_holds_other_bytes_than_were_copied_to_it_is_not_trusted(tm
 def test_a_file_that_somebody_removes_from_the_buffer_is_a_copy_that_failed(node: Node, store: DirectoryStore) -> None:
     staged = node.stage(4)
     node.place.delete(staged.prefix + MODEL_FILE)
-    with pytest.raises(BadCheckpoint, match="is gone; leave it to ESSP what lies there"):
+    with pytest.raises(BadCheckpoint, match="is gone; let only ESSP remove what is there"):
         node.copy(staged)
     assert latest(store) == 0
     assert node.copy(node.stage(8)) is not None

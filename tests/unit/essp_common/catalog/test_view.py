@@ -21,7 +21,7 @@ def test_views_hold_the_usable_videos_of_a_split_by_id() -> None:
 
 def test_rows_without_label_make_no_class_of_their_own() -> None:
     """Unless they are usable: a catalog to predict on has no labels at all."""
-    stray = replace(row("x"), class_name="", error="unlabelled: lies in no class folder")
+    stray = replace(row("x"), class_name="", error="unlabelled: it is not in a class folder")
     assert Catalog((row("a/1"), stray)).classes == ("a",)
     assert Catalog((replace(row("x"), class_name=""),)).classes == ("",)
 

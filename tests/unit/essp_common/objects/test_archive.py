@@ -67,11 +67,11 @@ def test_an_archive_that_changed_is_told(tmp_path: Path, places: dict[str, str])
 def test_nothing_is_written_in_archives(tmp_path: Path, places: dict[str, str]) -> None:
     store = Archive(DirectoryStore(str(tmp_path)))
     key = places["one.mp4"]
-    with pytest.raises(ConfigError, match="nothing is written there"):
+    with pytest.raises(ConfigError, match="is in an archive, which is read-only"):
         store.put(key, b"x")
-    with pytest.raises(ConfigError, match="nothing is written there"):
+    with pytest.raises(ConfigError, match="is in an archive, which is read-only"):
         store.put_file(key, "x")
-    with pytest.raises(ConfigError, match="nothing is written there"):
+    with pytest.raises(ConfigError, match="is in an archive, which is read-only"):
         store.delete(key)
     assert store.unwritable()
     assert list(store.list()) == []

@@ -116,7 +116,7 @@ def test_linear_weighting_finds_when_a_video_tells() -> None:
 
 
 def test_attention_is_the_optimum_of_its_definition() -> None:
-    """Against an independent optimiser, on a loss that is written as loops."""
+    """Against an independent optimizer, on a loss that is written as loops."""
     part = one_telling_clip(40, seed=7, classes=5, clips=6)
     penalty = 1e-3
     seen, given_ = [], []

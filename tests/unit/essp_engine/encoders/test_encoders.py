@@ -263,7 +263,7 @@ def test_what_makes_no_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="no descriptors to learn from"):
         sample.rows()
     sample.add("a", np.ones((2, 3)))
-    with pytest.raises(ValueError, match="b: rows of 4 numbers follow rows of 3"):
+    with pytest.raises(ValueError, match="b: rows of 4 numbers cannot follow rows of 3"):
         sample.add("b", np.ones((2, 4)))
 
 

@@ -141,7 +141,7 @@ def test_children_that_cannot_start_are_given_up(url: str, caplog: pytest.LogCap
         processes.start()
         assert processes.pids == []
     assert [record.message.rpartition("; ")[2] for record in caplog.records] == [
-        *["another one takes its place"] * 3,
+        *["it is replaced"] * 3,
         "threads do its work",
     ]
 

@@ -164,7 +164,7 @@ def test_views_are_cut_out_of_the_pictures_that_the_device_has_made() -> None:
 def test_views_that_nobody_cuts_are_an_error() -> None:
     source = Source(0)
     source.batches = [replace(batch(0), cuts=((Cut(slice(0, 2), slice(0, 2)),),) * 2)]
-    with feeding(source) as feed, pytest.raises(ValueError, match="nothing that cuts"):
+    with feeding(source) as feed, pytest.raises(ValueError, match="the feed has no DeviceViews"):
         feed.next(30)
 
 

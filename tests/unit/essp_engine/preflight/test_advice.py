@@ -44,7 +44,7 @@ def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
             "trainers.rgb.optimizer.steps 10 is never reached: the job has 10 updates",
         ),
         ({"optimizer": {"warmup": 2}}, "trainers.rgb.optimizer.warmup takes all of the 2 epochs"),
-        ({"optimizer": {"gamma": 0.5}}, "trainers.rgb.optimizer.gamma has no effect: there are no optimizer.steps"),
+        ({"optimizer": {"gamma": 0.5}}, "trainers.rgb.optimizer.gamma has no effect without optimizer.steps"),
         (
             {"batch_size": 1, "partial_bn": True, "augment": {"crop": 16, "cutmix": 1}},
             "trainers.rgb.augment.cutmix has no effect: a batch of one clip",
@@ -67,7 +67,7 @@ def test_one_class_is_nothing_to_learn(tmp_path: Path) -> None:
     rows = tuple(row for row in read_catalog(store, key).rows if row.class_name == "c0")
     write_catalog(store, "one.parquet", Catalog(rows))
     [warning] = told(tmp_path, data={"catalog": store.uri("one.parquet")})
-    assert warning == "every training video is of one class, c0: each answer is right, and nothing is learned"
+    assert warning == "every training video is of one class, c0: every answer is right, so nothing is learned"
 
 
 def test_one_video_of_a_class_is_little_to_learn_from_and_enough_to_validate_by(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
     [warning] = told(tmp_path, data={"catalog": catalog, "validation": None})
     assert warning.startswith("data.validation is null: 15 % of the training videos are set aside")
     [warning] = told(tmp_path, streams={"rgb": {}, "diff": {"feature": "frame_diff", "params": {"length": 2}}})
-    assert warning == "no trainer reads streams.diff, so it is not made"
+    assert warning == "no trainer reads streams.diff, so it is not computed"
 
 
 def test_a_window_that_lets_clips_of_a_visit_into_one_batch(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_through_a_link_into_another_output(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "other")
     code, words = refusal(at(job, tmp_path / "link/more"), tmp_path)
     assert code == "taken"
-    assert "lies in the output of job other" in words
+    assert "is inside the output of job other" in words
 
 
 def test_the_folder_of_a_division_is_in_the_output_of_its_job(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_folder_of_the_videos(tmp_path: Path, folder: str, fresh: bool) -> N
     write_catalog(DirectoryStore(str(tmp_path)), "catalog.parquet", Catalog(rows))
     code, words = refusal(at(job, tmp_path / folder), tmp_path, fresh)
     assert code == "taken"
-    assert words.startswith("videos of the catalog lie in")
+    assert "contains videos of the catalog" in words
     for beside in ("data/runs/x", "data/videos/runs", "data/video"):
         found(at(job, tmp_path / beside), tmp_path, fresh)
 

@@ -55,7 +55,7 @@ def test_records_without_labels_are_refused_or_told(tmp_path: Path) -> None:
     with refused("data.records", "empty"):
         check(tmp_path / "none")
     make_records(tmp_path / "some", [*LABELS, -1])
-    assert "1 of 13 records has no label (-1): nothing is learned from them" in check(tmp_path / "some").warnings[0]
+    assert "1 of 13 records has no label (-1): they are used neither to train" in check(tmp_path / "some").warnings[0]
 
 
 def test_records_that_leave_nothing_to_validate_on_say_so(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_window_of_records_has_work_for_several_decoders(folder: Path) -> None
 
 def test_advice_speaks_of_records(folder: Path) -> None:
     [untested] = check(folder).warnings
-    assert untested.startswith("data.records_test is not given, so nothing is measured on records that had no say")
+    assert untested.startswith("data.records_test is not given, so the model is not measured on unseen records")
 
 
 def test_a_job_keeps_the_version_that_it_began_with(folder: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_preempted_job_finishes_what_it_has_in_hand_and_goes_on_by_itself(benc
     bench.tick()
     told = bench.jobs()["b1"].queue
     assert told is not None
-    assert told.reason == "it starts when a job of another team has finished what is in hand"
+    assert told.reason == "it starts when a job of another team has finished the current work"
     bench.die()
     bench.take_over()
     assert (bench.running(), bench.queue()) == ({"a1"}, ["b1", "a2"]), "the next master knows who waits"

@@ -65,7 +65,7 @@ def test_a_higher_priority_goes_first_and_takes_the_place_of_a_lower_one() -> No
     assert decided.preempt == {"low": "new"}
     assert decided.start == (), "what made room still has something in hand"
     assert [(w.job, w.reason) for w in decided.waiting] == [
-        ("new", "it starts when low has finished what is in hand"),
+        ("new", "it starts when low has finished the current work"),
         ("low", "it made room for new, and continues when there is room again"),
     ]
     assert running(settled([*present, job("new", 2, priority=5)], Amount(2, UNBOUNDED), {})) == ["old", "new"]
@@ -192,7 +192,7 @@ def test_what_made_room_is_waited_for_and_nobody_else_has_to_make_room() -> None
     jobs = done(jobs, first, hold=True)
     second = plan(jobs, Amount(5, UNBOUNDED), teams)
     assert (second.preempt, second.start) == ({}, ())
-    assert second.waiting[0].reason == "it starts when a job of another team has finished what is in hand"
+    assert second.waiting[0].reason == "it starts when a job of another team has finished the current work"
     jobs = [replace(each, held=Amount()) for each in jobs]
     assert plan(jobs, Amount(5, UNBOUNDED), teams).start == ("b",)
 

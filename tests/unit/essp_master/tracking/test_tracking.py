@@ -256,7 +256,7 @@ def test_a_tracker_that_is_down_gets_everything_later_and_holds_nobody_up(caplog
     take(step(0, 64, 0.8))
     tracking.close()
     assert [i.clips for i in tracker.written if isinstance(i, Point) and i.tag == "train/loss"] == [32, 64]
-    assert "down: points of trainings cannot be written: refused" in caplog.text
+    assert "down: points of training runs cannot be written: refused" in caplog.text
 
 
 def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,7 +72,7 @@ def test_what_the_catalog_knows_is_told(kind: str, facts: dict[str, object]) -> 
 
 @pytest.mark.parametrize(
     ("rotation", "aspect", "shown"),
-    [(0, 16 / 11, "320 x 240, to be shown as 465 x 240"), (90, 2.0, "320 x 240, to be shown as 160 x 240")],
+    [(0, 16 / 11, "320 x 240, displayed as 465 x 240"), (90, 2.0, "320 x 240, displayed as 160 x 240")],
 )
 def test_anamorphic_videos_are_told_with_the_size_that_players_give_them(
     rotation: int, aspect: float, shown: str

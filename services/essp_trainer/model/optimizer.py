@@ -42,7 +42,7 @@ _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
 
-class Optimiser:
+class Optimizer:
     """Updates the parameters of one model."""
 
     def __init__(self, model: Classifier, rates: OptimizerSpec, scaling: bool, fused: bool = False) -> None:
