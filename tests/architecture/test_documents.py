@@ -134,7 +134,8 @@ def test_commands_exist() -> None:
 @cache
 def settings() -> set[str]:
     """The environment variables that mean something: fields of settings classes, and what other files read."""
-    places = [path for pattern in ("*/**/config.py", "essp_engine/**/settings.py") for path in ROOT.glob(pattern)]
+    patterns = ("essp*/**/config.py", "services/**/config.py", "essp_engine/**/settings.py")
+    places = [path for pattern in patterns for path in ROOT.glob(pattern)]
     fields = "".join(path.read_text(encoding="utf-8") for path in places)
     found = {f"ESSP_{name.upper()}" for name in re.findall(r"^    (\w+): ", fields, flags=re.MULTILINE)}
     folders = ("essp", "essp_common", "essp_engine", "docker", "charts")
