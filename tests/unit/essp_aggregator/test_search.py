@@ -204,7 +204,7 @@ def test_a_candidate_whose_process_dies_twice_fails_the_search_by_name(trouble: 
 def test_what_a_candidate_raises_in_its_process_is_raised_here(trouble: None, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match="too few videos for this"):
         Search(2, "j")(several("average", "refuses"), some_scores())
-    with pytest.raises(PermanentError, match=r"strategy breaks failed: KeyError: 'x'; take it out of aggregation"):
+    with pytest.raises(PermanentError, match=r"strategy breaks failed: KeyError: 'x'; remove it from aggregation"):
         Search(2, "j")(several("average", "breaks"), some_scores())
     assert 'acme_trouble.py", line' in caplog.text, "where it was raised is in the log"
 
