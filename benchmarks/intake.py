@@ -195,7 +195,7 @@ def _bare(stream: _Stream, values: Sequence[Buffer], clips: int, redis_url: str)
 
 
 def _of_bare_loops(stream: _Stream, clips: int, redis_url: str) -> Cost:
-    """Of a clip, by loops that begin together and work on so many clips each; they are gone afterwards."""
+    """Seconds per clip of loops that start together and process this many clips each. Ends their processes."""
     context = multiprocessing.get_context("spawn")
     loops: list[Connection] = []
     processes = []

@@ -244,8 +244,8 @@ class Trainer:
             wanted = "cpu" if training.is_encoder else training.device
             device = choose_device(wanted, self._config.local_rank, settings.deterministic)
         except ConfigError as error:
-            error.problem += f"; worker {self._config.worker}"
-            raise error.within(f"trainers.{assignment.trainer}") from error
+            problem = f"{error.problem}; worker {self._config.worker}"
+            raise ConfigError(problem, field=f"trainers.{assignment.trainer}.{error.field}", code=error.code) from error
         burst = parse_burst(settings.burst) if settings.burst else None
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store
