@@ -130,7 +130,8 @@ def is_whole(value: object) -> bool:
 def whole_number(name: str, value: Any, least: int, most: int = _MOST) -> int:
     """An argument that must be an integer from `least` to `most`. Raises `ConfigError`."""
     if not is_whole(value) or not least <= value <= most:
-        reach = f">= {least}" if most == _MOST else f"from {least} to {most}"
+        open_ended = most == _MOST and not (is_whole(value) and value > most)
+        reach = f">= {least}" if open_ended else f"from {least} to {most}"
         code: ConfigCode = "range" if is_whole(value) else "type"
         raise ConfigError(f"must be an integer {reach}, got {shown(value)}", field=name, code=code)
     return int(value)
