@@ -90,9 +90,13 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
     for seed in unit.seeds:
         size = (seed.record.height, seed.record.width) if seed.HasField("record") else whole
         shape = frame_shape(unit.recipe.resize, *size)
-        if not (all(shape) and seed.frame_count and seed.stride):
+        if not (all(shape) and seed.frame_count and (seed.stride or seed.offsets)):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
-        if seed.frame_count % (snippets := 1 + len(seed.later)):
+        if seed.offsets:
+            chosen = sum(len(part.offsets) for part in (seed, *seed.later))
+            if chosen != seed.frame_count:
+                raise PermanentError(f"{unit.video.id}: a seed names {chosen} of its {seed.frame_count} frames")
+        elif seed.frame_count % (snippets := 1 + len(seed.later)):
             raise PermanentError(
                 f"{unit.video.id}: {seed.frame_count} frames do not divide into {snippets} equal snippets"
             )

@@ -151,7 +151,10 @@ class DecodeStage:
 
 
 def _last_frame(seed: Seed) -> int:
-    begin = seed.later[-1].first_frame if seed.later else seed.first_frame
+    part = seed.later[-1] if seed.later else seed
+    begin = part.first_frame
+    if part.offsets:
+        return min(begin + part.offsets[-1], seed.last_frame)
     length = seed.frame_count // (1 + len(seed.later))
     return min(begin + max(length - 1, 0) * seed.stride, seed.last_frame)
 
