@@ -1,8 +1,8 @@
 """Targets of clips: the labels, spans and series of the catalog for the frames of each clip.
 
-Frame t of a clip is frame `first_frame + t * stride` of the file, unless frames are chosen by time; past the end, it is the last frame of the video or
-segment, as in the clip itself. Its labels are those of the spans that contain it, and its values are those of each
-series at that frame.
+Frame t of a clip is frame `first_frame + t * stride` of the file, unless frames are chosen by time; past the end, it is
+the last frame of the video or segment, as in the clip itself. Its labels are those of the spans that contain it, and
+its values are those of each series at that frame.
 """
 
 from __future__ import annotations

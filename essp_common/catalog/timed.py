@@ -122,9 +122,7 @@ def offsets_of(row: VideoRow, clip: ClipSpec, first_frame: int) -> Offsets:
     return _varying_offsets(clip, edges, first_frame, end)
 
 
-def within_part(
-    first: Integers, last: Integers, clip: ClipSpec, span: int | Integers
-) -> tuple[Integers, Integers]:
+def within_part(first: Integers, last: Integers, clip: ClipSpec, span: int | Integers) -> tuple[Integers, Integers]:
     """For videos with these first and last frames, the first place of a snippet of `span` frames inside the part of the
     video from which clips are drawn, and the number of places.
 

@@ -174,7 +174,9 @@ class ClipSpec(Section):
             )
         if self.frames < _LEAST_SPREAD:
             raise wrong(
-                f"{self.frames} cannot be spread over a video; use {_LEAST_SPREAD} or more", field="frames", code="range"
+                f"{self.frames} cannot be spread over a video; use {_LEAST_SPREAD} or more",
+                field="frames",
+                code="range",
             )
 
     def _check_frames(self, given: list[str]) -> None:
