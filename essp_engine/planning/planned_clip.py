@@ -128,23 +128,33 @@ class PlanBase(ABC):
         self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> list[PlannedClip]:
         """`_planned` for many clips, none of which is a replacement."""
+        indices, shown = list(indices), videos.tolist()
+        first_frames = (self._first[videos] + offsets).tolist()
+        later: Iterable[tuple[int, ...]] = repeat(())
+        if self._snippets > 1:
+            later = list(map(self._later, indices, repeat(0), shown, offsets))
         columns = (
             indices,
             repeat(0),
             self._class_id[videos].tolist(),
-            videos.tolist(),
-            (self._first[videos] + offsets).tolist(),
+            shown,
+            first_frames,
             repeat(self._frames),
             repeat(self._stride),
-            repeat(()) if self._snippets == 1 else map(self._later, indices, repeat(0), videos.tolist(), offsets),
+            later,
+            repeat(()) if self._timed is None else self._all_offsets(shown, first_frames, later),
         )
-        if self._timed is None:
-            return list(map(PlannedClip._make, zip(*columns, repeat(()), strict=False)))
-        clips = list(map(PlannedClip._make, zip(*columns, strict=False)))
-        for place in np.argsort(videos, kind="stable").tolist():  # the times of a video are read once
-            clip = clips[place]
-            clips[place] = clip._replace(offsets=self._offsets(clip.video, clip.first_frame, clip.later))
-        return clips
+        return list(map(PlannedClip._make, zip(*columns, strict=False)))
+
+    def _all_offsets(
+        self, videos: Sequence[int], first_frames: Sequence[int], later: Iterable[tuple[int, ...]]
+    ) -> list[tuple[Offsets, ...]]:
+        """`_offsets` for many clips, video by video, because the times of a video are read once."""
+        asked = list(zip(videos, first_frames, later, strict=False))
+        found: list[tuple[Offsets, ...]] = [()] * len(asked)
+        for place in sorted(range(len(asked)), key=videos.__getitem__):
+            found[place] = self._offsets(*asked[place])
+        return found
 
     def _offsets(self, video: int, first_frame: int, later: Sequence[int]) -> tuple[Offsets, ...]:
         """The frames of each snippet of a clip, which are chosen by time."""
