@@ -42,8 +42,6 @@ class ResizeSpec(Section):
 
 MOST_FRAMES = 512
 """Frames of a clip."""
-Rate = Annotated[float, Field(ge=0.0001, le=1000)]
-Seconds = Annotated[float, Field(ge=0.001, le=86_400)]
 
 
 class ClipSpec(Section):
@@ -54,13 +52,13 @@ class ClipSpec(Section):
     `max_frames`, and with `fps` and `seconds` together, which give it."""
     stride: int = Field(1, ge=1, le=64)
     """Distance in frames between consecutive frames of the clip."""
-    fps: Rate | None = None
+    fps: float | None = Field(None, ge=0.0001, le=1000)
     """Choose frames by time instead of by `stride`: this many per second, in videos of any frame rate, also of a
     varying one. A clip begins when its first frame appears, and each later moment shows the last frame that has
     appeared by then. A video with fewer frames per second repeats some. See docs/clips-by-time.md."""
-    every_s: Seconds | None = None
+    every_s: float | None = Field(None, ge=0.001, le=86_400)
     """The same as `fps`, as seconds from one frame to the next: 2 is a frame every two seconds."""
-    seconds: Seconds | None = None
+    seconds: float | None = Field(None, ge=0.001, le=86_400)
     """Choose frames by time so that a clip (or each of its `snippets`) lasts this long: its frames are `seconds` /
     `frames` apart. With `fps` or `every_s` instead of `frames`, a clip has as many frames as fit."""
     max_frames: int | None = Field(None, ge=2, le=MOST_FRAMES)
@@ -122,7 +120,8 @@ class ClipSpec(Section):
             return "spread over the whole video"
         if self.period_s is None:
             return f"stride {self.stride}"
-        return f"every {self.period_s:g} s" + (" of the whole video" if self.of_whole_video else "")
+        rate = f"every {self.period_s:g} s" if self.fps is None else f"at {self.fps:g} per second"
+        return f"{rate}, of the whole video" if self.of_whole_video else rate
 
     @model_validator(mode="before")
     @classmethod
@@ -134,6 +133,8 @@ class ClipSpec(Section):
         rate = _number(given.get("fps")) or 1 / (_number(given.get("every_s")) or float("inf"))
         if frames is None and rate and (seconds := _number(given.get("seconds"))):
             frames = _fitting(rate, seconds) * (_number(given.get("snippets")) or 1)
+        elif (_number(frames) or 0) > MOST_FRAMES:
+            return given
         return given if _number(frames) is None else {**given, "frames": int(frames)}
 
     @model_validator(mode="after")
