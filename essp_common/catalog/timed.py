@@ -11,26 +11,26 @@ video shows its last frame.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.catalog.rows import Rows, VideoRow
-from essp_common.catalog.timing import EARLY_S, Timing, slack
+from essp_common.catalog.timing import EARLY_S, Timing, edges_of, slack
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 
 Integers = NDArray[np.int64]
+Edges = NDArray[np.float64]
+"""When each frame of a file appears, and its end, in seconds."""
 Offsets = tuple[int, ...]
 
 _FARTHEST = 2**31 - 1
 _KEPT = 4096
 _KEPT_TIMES = 64
 """Videos of a varying rate whose times are cached."""
-_BARE = VideoRow("", "", "", "", 0, "")
 
 
 class TimedFrames:
@@ -48,6 +48,9 @@ class TimedFrames:
         self._times = lru_cache(maxsize=_KEPT_TIMES)(self._read_times)
         self._at_rate = lru_cache(maxsize=_KEPT)(self._steady)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._rows, self._clip)
+
     @cached_property
     def places(self) -> tuple[Integers, Integers]:
         """For each video: the first frame at which a clip (or a snippet of one) can begin, and the number of such
@@ -56,21 +59,21 @@ class TimedFrames:
         A clip lies within the `part` of its video; if it is longer, it has one place, in the middle.
         """
         first, counts = _steady_places(self._clip, self._first, self._last, self._fps)
-        for video in np.flatnonzero(self._varies).tolist():
-            bounds = int(self._first[video]), int(self._last[video])
-            first[video], counts[video] = _varying_places(self._clip, *bounds, self._times(video))
+        if not self._clip.of_whole_video:
+            part = within_part(self._first, self._last, self._clip, 1)
+            for video in np.flatnonzero(self._varies).tolist():
+                begin, count, first_frame, last = (int(of[video]) for of in (*part, self._first, self._last))
+                bounds = _Bounds(first_frame, last, begin, begin + count)
+                first[video], counts[video] = _varying_places(self._clip, bounds, self._times(video))
         return first, counts
 
     def offsets(self, video: int, first_frame: int) -> Offsets:
         """The frames of a clip (or a snippet of one) that begins with a frame of a video, ascending, from 0. Those
         after the end of the video have any number beyond its last frame."""
-        edges = self._times(video) if self._varies[video] else None
-        last = int(self._last[video])
-        if edges is None and not self._clip.of_whole_video:
-            return self._at_rate(float(self._fps[video]), 0)
-        if edges is None:
-            return self._at_rate(float(self._fps[video]), _end(self._clip, int(self._first[video]), last) - first_frame)
-        return _varying_offsets(self._clip, edges, first_frame, _end(self._clip, int(self._first[video]), last))
+        end = int(self._ends[video])
+        if self._varies[video]:
+            return _varying_offsets(self._clip, self._times(video), first_frame, end)
+        return self._at_rate(float(self._fps[video]), end - first_frame if self._clip.of_whole_video else 0)
 
     def times_s(self, video: int, first_frame: int) -> list[float]:
         """When each frame of a clip appears, in seconds of the file."""
@@ -90,33 +93,41 @@ class TimedFrames:
     def _steady(self, fps: float, reach: int) -> Offsets:
         return _steady_offsets(self._clip, fps, reach)
 
-    def _read_times(self, video: int) -> NDArray[np.float64] | None:
-        rows = self._rows.where(np.array([video]))
-        row = replace(
-            _BARE,
-            id=rows.text("id", 0),
-            timestamps=rows.blob("timestamps", 0),
-            time_base=(int(rows.numbers("time_base_num")[0]), int(rows.numbers("time_base_den")[0])),
-            **{name: rows.numbers(name)[0].item() for name in ("fps", "start_s", "duration_s", "frame_count")},
-        )
-        return Timing(row).edges
+    @cached_property
+    def _ends(self) -> Integers:
+        """The last frame that a clip of each video may show."""
+        return _ends(self._clip, self._first, self._last)
+
+    @cached_property
+    def _facts(self) -> list[NDArray[Any]]:
+        """What the times of a video follow from, beside its timestamps."""
+        names = ("frame_count", "time_base_num", "time_base_den", "start_s", "duration_s")
+        return [self._rows.numbers(name) for name in names]
+
+    def _read_times(self, video: int) -> Edges:
+        count, numerator, denominator, start_s, duration_s = (column[video].item() for column in self._facts)
+        packed = self._rows.blob("timestamps", video)
+        return edges_of(self._rows.text("id", video), packed, count, (numerator, denominator), start_s, duration_s)
 
 
 def places_of(row: VideoRow, clip: ClipSpec) -> tuple[int, int]:
     """`TimedFrames.places` of one video."""
     _check(row, clip)
     edges = Timing(row).edges
-    if edges is not None:
-        return _varying_places(clip, row.first_frame, row.last_frame, edges)
-    bounds = (np.array([number], np.int64) for number in (row.first_frame, row.last_frame))
-    [first], [count] = _steady_places(clip, *bounds, np.array([row.fps]))
+    limits = [np.array([number], np.int64) for number in (row.first_frame, row.last_frame)]
+    if edges is not None and not clip.of_whole_video:
+        [begin], [count] = within_part(*limits, clip, 1)
+        bounds = _Bounds(row.first_frame, row.last_frame, int(begin), int(begin + count))
+        return _varying_places(clip, bounds, edges)
+    [first], [count] = _steady_places(clip, *limits, np.array([row.fps]))
     return int(first), int(count)
 
 
 def offsets_of(row: VideoRow, clip: ClipSpec, first_frame: int) -> Offsets:
     """`TimedFrames.offsets` of one video."""
     _check(row, clip)
-    end, edges = _end(clip, row.first_frame, row.last_frame), Timing(row).edges
+    [end] = _ends(clip, np.array([row.first_frame]), np.array([row.last_frame])).tolist()
+    edges = Timing(row).edges
     if edges is None:
         return _steady_offsets(clip, row.fps, end - first_frame)
     return _varying_offsets(clip, edges, first_frame, end)
@@ -146,13 +157,19 @@ def _steady_places(
     return within_part(first, last, clip, reach + 1)
 
 
-def _varying_places(clip: ClipSpec, first: int, last: int, edges: NDArray[np.float64] | None) -> tuple[int, int]:
-    if edges is None:
-        raise TypeError("the rate of this video does not vary")
-    [begin], [count] = within_part(np.array([first]), np.array([last]), clip, 1)
-    begin, end = int(begin), int(begin + count)
-    if clip.of_whole_video:
-        return begin, 1
+class _Bounds(NamedTuple):
+    """Frames of a file."""
+
+    first: int
+    last: int
+    """Of the video or segment."""
+    begin: int
+    end: int
+    """Of the part of it from which clips are drawn; `end` is the frame after the last one."""
+
+
+def _varying_places(clip: ClipSpec, bounds: _Bounds, edges: Edges) -> tuple[int, int]:
+    first, last, begin, end = bounds
     reach_s = (clip.snippet_frames - 1) * (clip.period_s or 0.0)
     places = int(np.searchsorted(edges[begin:end], edges[end] - reach_s - EARLY_S, side="left"))
     if places:
@@ -172,7 +189,7 @@ def _steady_offsets(clip: ClipSpec, fps: float, reach: int) -> Offsets:
     return _as_offsets(np.minimum(np.floor(wanted * (clip.period_s * fps) + slack(fps)), most))
 
 
-def _varying_offsets(clip: ClipSpec, edges: NDArray[np.float64], first_frame: int, end: int) -> Offsets:
+def _varying_offsets(clip: ClipSpec, edges: Edges, first_frame: int, end: int) -> Offsets:
     """`end`: the last frame of the video, or of its part."""
     wanted = np.arange(clip.snippet_frames)
     length_s = edges[end + 1] - edges[first_frame]
@@ -189,12 +206,12 @@ def _as_offsets(found: NDArray[np.float64] | Integers) -> Offsets:
     return tuple(found.astype(np.int64).tolist())
 
 
-def _end(clip: ClipSpec, first: int, last: int) -> int:
-    """The last frame that a clip may show."""
+def _ends(clip: ClipSpec, first: Integers, last: Integers) -> Integers:
+    """For videos with these first and last frames, the last frame that a clip may show."""
     if not clip.of_whole_video:
         return last
-    [begin], [count] = within_part(np.array([first]), np.array([last]), clip, 1)
-    return int(begin + count) - 1
+    begin, count = within_part(first, last, clip, 1)
+    return begin + count - 1
 
 
 def _check(row: VideoRow, clip: ClipSpec) -> None:

@@ -122,13 +122,14 @@ class Timing:
         """`(frame_count + 1,)` times at which each frame appears, and the end. Raises `ConfigError` for damaged
         timestamps."""
         row = self._row
-        return _edges(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
+        return edges_of(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
 
 
 @lru_cache(maxsize=4)  # segments of one file come consecutively
-def _edges(
+def edges_of(
     name: str, packed: bytes, count: int, time_base: tuple[int, int], start_s: float, duration_s: float
 ) -> NDArray[np.float64]:
+    """The same from the fields of a row. Raises `ConfigError` for damaged timestamps."""
     try:
         ticks = unpack(packed, count)
     except ValueError as error:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from essp_common.catalog.rows import VideoRow
@@ -32,7 +33,7 @@ _MOST_PARTS = 64
 """The maximum number of parts of a video. Opening the file means reading an index of all its frames, 3 ms for 45,000,
 so each message should decode a fair share of them."""
 
-_LEAST_SKIPPED = 8
+LEAST_SKIPPED = 8
 """Frames that have to be skipped for a seek within a clip to be worth its cost."""
 
 
@@ -88,7 +89,7 @@ def parts_of(frames: Sequence[int], keyframes: Sequence[int], begin: int, end: i
     parts = [[frames[0]]]
     for frame in frames[1:]:
         last = parts[-1][-1]
-        if frame - last > _LEAST_SKIPPED:
+        if frame - last > LEAST_SKIPPED:
             place = bisect_right(keyframes, frame, begin, end) - 1
             if place >= begin and worth_a_seek(last, keyframes[place]):
                 parts.append([])
@@ -96,9 +97,15 @@ def parts_of(frames: Sequence[int], keyframes: Sequence[int], begin: int, end: i
     return parts
 
 
+@lru_cache(maxsize=4096)
+def widest_step(offsets: tuple[int, ...]) -> int:
+    """The most frames from one of the frames of a clip to the next."""
+    return max((b - a for a, b in pairwise(offsets)), default=0)
+
+
 def worth_a_seek(last: int, keyframe: int) -> bool:
     """Whether a clip continues at this keyframe after its frame `last`, instead of being decoded up to it."""
-    return keyframe - last > _LEAST_SKIPPED
+    return keyframe - last > LEAST_SKIPPED
 
 
 def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, int, list[PlannedClip]]]:

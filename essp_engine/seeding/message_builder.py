@@ -19,7 +19,7 @@ from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
-from essp_engine.planning.work_units import pieces
+from essp_engine.planning.work_units import LEAST_SKIPPED, pieces, widest_step
 from essp_engine.seeding.instructions import IssueUnits, PublishSkip, ReleaseClip
 from essp_engine.seeding.record_messages import RecordMessages
 from essp_engine.seeding.video_messages import Told, VideoMessages
@@ -159,6 +159,9 @@ class MessageBuilder:
         """Write the frames of a clip that are chosen by time. `begins`, `offsets`: of each snippet."""
         del seed.offsets[:]
         del seed.later[:]
+        if len(offsets) == 1 and widest_step(offsets[0]) <= LEAST_SKIPPED:
+            seed.offsets.extend(offsets[0])
+            return
         for begin, chosen in zip(begins, offsets, strict=True):
             for frames in videos.parts_of(told, _frames_of(begin, chosen, told.last_frame)):
                 first, part = frames[0], seed.later.add() if seed.offsets else seed

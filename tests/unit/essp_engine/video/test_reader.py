@@ -555,7 +555,7 @@ def _wreck(path: Path, frame: int) -> None:
 
 
 def test_readers_of_one_open_file_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """As when a file is probed that has no path: each has its own position. The file does not fit into their buffers."""
+    """Each has a position of its own, as when contents are probed. The file does not fit into their buffers."""
     random = np.random.default_rng(0)
     path = write_video(tmp_path / "a.mp4", (random.integers(0, 255, (120, 160, 3), np.uint8) for _ in range(40)))
     wanted = Sample(path).frames
