@@ -20,7 +20,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
-from tests.flow.conftest import MakeJob
+from tests.flow.conftest import MakeJob, RunExample
 from tests.harness.embedded_jobs import finish
 from tests.harness.loops import in_groups, taken
 
@@ -148,6 +148,14 @@ def test_a_video_that_cannot_be_decoded_is_replaced(mixed: Path, tmp_path: Path,
             assert Path(video).name == "24.mp4"
             of = next(name for name in times if name.endswith("24.mp4"))
             assert [read_number(frame.numpy()) for frame in frames] == shown(times[of], moments(times[of], first, RATE))
+
+
+def test_the_example_shows_whole_videos_with_their_times(mixed: Path, example: RunExample) -> None:
+    *lines, decoded = example("frames_at_a_rate.py", str(mixed), "--max-frames", "4", "--size", "40")
+    assert len(lines) == len(VIDEOS)
+    assert "train/a/24.mp4: (4, 40, 40, 3) at 0.00, 1.00, 2.00, 3.00 s" in lines
+    assert "train/a/short.mp4: (2, 40, 40, 3) at 0.00, 0.27 s" in lines
+    assert decoded == "in the middle of train/a/24.mp4: (120, 160, 3)"
 
 
 def by_time(spec: JobSpec, **clip: Any) -> JobSpec:
