@@ -34,7 +34,7 @@ def is_contents(value: object) -> bool:
 
 
 def given_videos(name: str, value: Any, *kinds: type) -> list[Any]:
-    """An argument that is one video, or an iterable of videos, as a list. `kinds`: of videos, beside paths and
+    """An argument that is one video, or an iterable of videos, as a list. `kinds`: of videos, in addition to paths and
     contents. Its entries are not checked. Raises `ConfigError`."""
     if is_contents(value) or isinstance(value, (str, os.PathLike, *kinds)):
         return [value]
@@ -90,7 +90,7 @@ def opened_contents(name: str, value: Any) -> BinaryIO:
 def written_to(folder: str, name: str, value: Any, number: int) -> Path:
     """Write the contents to a file of its own in a folder. Raises `ConfigError` as `opened_contents` does.
 
-    The file has the suffix of the open file's name, or that of a picture if it begins like one.
+    The file has the suffix of the open file's name, or the suffix of a picture if it begins like one.
     """
     source = opened_contents(name, value)
     head = source.read(_HEAD_BYTES)

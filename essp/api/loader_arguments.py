@@ -52,7 +52,7 @@ class Clip:
     snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
         of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
         `first_frame` belongs to the first piece.
-    fps, every_s: choose frames by time instead of by `stride`: this many per second, or one every so many seconds, in
+    fps, every_s: choose frames by time instead of by `stride`: frames per second, or seconds from one to the next, in
         videos of any frame rate, also of a varying one. The clip begins when its first frame appears; each later moment
         shows the last frame that has appeared by then, so a video with a lower rate repeats some.
     seconds: the length of the clip, or of each of its `snippets`: its frames are `seconds / frames` apart. With `fps`

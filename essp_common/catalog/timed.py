@@ -2,7 +2,7 @@
 
 A clip begins at the moment when its first frame appears, and its other moments follow from there. Each moment shows the
 last frame that has appeared by then: the one that a player shows. So the frames of a clip follow from the video, the
-first frame and the job alone, whoever asks, and a clip is still identified by its first frame.
+first frame and the job alone, in every process, and a clip is still identified by its first frame.
 
 Frames are given as *offsets* from the first frame. At a constant rate they are the same for every clip of a video, and
 for all videos of that rate. If the rate varies, the timestamps of the catalog give them. A moment after the end of the
@@ -100,7 +100,7 @@ class TimedFrames:
 
     @cached_property
     def _facts(self) -> list[NDArray[Any]]:
-        """What the times of a video follow from, beside its timestamps."""
+        """What the times of a video follow from, in addition to its timestamps."""
         names = ("frame_count", "time_base_num", "time_base_den", "start_s", "duration_s")
         return [self._rows.numbers(name) for name in names]
 

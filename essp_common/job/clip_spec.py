@@ -245,7 +245,7 @@ _ROUNDING = 1e-6
 
 
 def _fitting(fps: float, seconds: float) -> int:
-    """Frames at this rate that begin within so many seconds, at least one."""
+    """Frames at this rate that begin within these seconds, at least one."""
     return max(1, math.ceil(fps * seconds - _ROUNDING))
 
 

@@ -58,7 +58,7 @@ def _whole_videos(job: ResolvedJob) -> Iterator[ConfigError]:
     }
     for field in (field for field, given in wrong.items() if given):
         yield ConfigError(
-            "the model was trained on clips that cover their whole video, of which a video has one; leave it out",
+            "the model was trained on clips that cover their whole video, so a video has one; leave it out",
             field=field,
             code="conflict",
         )
