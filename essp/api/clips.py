@@ -145,7 +145,8 @@ def decode(
 
 def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize, strict: bool) -> Clips:
     """The frames shown at these moments."""
-    seconds = at_s if isinstance(at_s, (list, tuple)) else [at_s]
+    several_given = isinstance(at_s, (list, tuple, range))
+    seconds = list(at_s) if several_given else [at_s]
     for second in seconds:
         if isinstance(second, bool) or not isinstance(second, (int, float)) or not isfinite(second):
             raise ConfigError(f"must be seconds, or a list of them, got {shown(at_s)}", field="at_s", code="type")
@@ -159,7 +160,7 @@ def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize,
             for error in reader.read(seeds, resize, [frame[None] for frame in frames], strict=strict):
                 if error is not None:
                     raise error
-    return frames if seconds is at_s else frames[0]
+    return frames if several_given else frames[0]
 
 
 def _shown_at(row: VideoRow, seconds: Sequence[float], strict: bool) -> list[int]:

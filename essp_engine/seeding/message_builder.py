@@ -16,7 +16,7 @@ from essp_common.catalog.label_sets import labels_at, labels_of
 from essp_common.catalog.timed import Offsets
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Snippet
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.planning.work_units import LEAST_SKIPPED, pieces, widest_step
@@ -164,9 +164,9 @@ class MessageBuilder:
             return
         for begin, chosen in zip(begins, offsets, strict=True):
             for frames in videos.parts_of(told, _frames_of(begin, chosen, told.last_frame)):
-                first, part = frames[0], seed.later.add() if seed.offsets else seed
+                first = frames[0]
+                part: Seed | Snippet = seed.later.add(first_frame=first) if seed.offsets else seed
                 if part is not seed:
-                    part.first_frame = first
                     videos.seek_to(told, first, part.seek)
                 part.offsets.extend([frame - first for frame in frames])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timed import offsets_of
 from essp_common.job.clip_spec import ClipSpec
-from essp_common.pb.v1.messages_pb2 import Seed, Seek
+from essp_common.pb.v1.messages_pb2 import Seed, Seek, Snippet
 from essp_engine.planning.plan import seek_to
 from essp_engine.planning.work_units import parts_of
 
@@ -22,7 +22,7 @@ def clip_seed(row: VideoRow, clip: ClipSpec, first_frame: int, later: Sequence[i
     if not clip.by_time:
         seed.stride = clip.stride
     for number, (first, offsets) in enumerate(_parts(row, clip, begins)):
-        part = seed.later.add(first_frame=first) if number else seed
+        part: Seed | Snippet = seed.later.add(first_frame=first) if number else seed
         part.offsets.extend(offsets)
         seek = Seek()
         if seek_to(row, first, seek):
