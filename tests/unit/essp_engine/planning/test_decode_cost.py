@@ -53,7 +53,7 @@ def test_it_counts_what_the_reader_decodes(every: int, most: int, seed: int) -> 
     assert decode_cost(plan, view, 32, most) == DecodeCost(96, passes, alone, frames)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     st.integers(1, 250),
     st.integers(1, 40),
