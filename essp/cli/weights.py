@@ -31,7 +31,7 @@ def fetch_command(
 ) -> None:
     """Download the published weights of a network to a file, for `weights` of a trainer.
 
-    Only this command downloads weights: trainers read files. Look at the licence of the weights at their source.
+    Only this command downloads weights: trainers read files. Check the licence of the weights at their source.
     """
     fetched = fetch_weights(model, out)
     length = fetched.file.stat().st_size

@@ -43,7 +43,7 @@ def fetch_weights(model: str, out: Path | None) -> Fetched:
         if model in _OWN or model not in MODELS:
             known = [name for name in MODELS if name not in _OWN]
             raise ConfigError(
-                f"nobody publishes weights of {model!r}; {suggested(model, known)}, timm:NAME, hf:OWNER/NAME",
+                f"there are no published weights of {model!r}; {suggested(model, known)}, timm:NAME, hf:OWNER/NAME",
                 field="model",
                 code="unknown",
             )
@@ -100,7 +100,7 @@ def _from_hub(model: str, out: Path | None) -> Fetched:
         for name in PROCESSORS:
             with suppress(EntryNotFoundError):
                 hf_hub_download(repository, name)
-        of_library(model)  # raises for a repository that is no video classifier, before its weights are loaded
+        of_library(model)  # raises for a repository that is not a video classifier, before its weights are loaded
         for name in _WEIGHTS:
             with suppress(EntryNotFoundError):
                 cached = Path(hf_hub_download(repository, name))

@@ -30,8 +30,8 @@ def weights_of(model: str) -> str:
     library = model.startswith((TIMM, HUGGING_FACE))
     known = model if library or (model in MODELS and model != "small") else "resnet18"
     return (
-        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Fetch others "
-        f"with `essp weights fetch {known} --out weights.safetensors`, and write `weights: weights.safetensors`"
+        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Fetch "
+        f"others with `essp weights fetch {known} --out weights.safetensors`, and write `weights: weights.safetensors`"
     )
 
 

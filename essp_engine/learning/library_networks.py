@@ -185,7 +185,7 @@ def _clip_forward(network: nn.Module, forward: Callable[..., Any], inputs: Tenso
 
 
 def _normalisation_of(model: str, config: PretrainedConfig) -> Scale:
-    """The normalisation of a repository's own processor; for a family, that of its processor in transformers."""
+    """The normalisation of a repository's own processor; for a family, the default of its processor in transformers."""
     return (_stored_normalisation(model) if "/" in model else None) or _default_normalisation(config.model_type)
 
 
