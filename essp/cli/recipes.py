@@ -58,7 +58,7 @@ trainers:
   spatial-vgg19: &spatial
     stream: rgb
     model: vgg19
-    weights: vgg19.safetensors   # ImageNet (ILSVRC 2012); `essp weights fetch vgg19`
+    weights: vgg19.safetensors  # ImageNet (ILSVRC 2012); `essp weights fetch vgg19`
     batch_size: 256           # section 3; [36], too
     micro_batch: 64           # [essp] the same step in a quarter of the memory: VGG has no batch normalisation
     dropout: 0.9
@@ -74,7 +74,7 @@ trainers:
   temporal-vgg19: &temporal
     stream: flow
     model: vgg19
-    weights: vgg19.safetensors   # section 4.3: all but the first and the last layer; section 4.2 says "from the scratch"
+    weights: vgg19.safetensors  # section 4.3: all but first and last layer; section 4.2 says "from the scratch"
     batch_size: 256
     micro_batch: 64
     dropout: 0.9
