@@ -83,9 +83,9 @@ trainers:
     checkpoint: *often
   # The paper's other networks, from the same decoded clips; they have no dropout. Their batch normalisation sees
   # micro_batch clips.
-  # spatial-resnet101: {{<<: *spatial, model: resnet101, weights: resnet101.pt, dropout: 0.0}}
-  # spatial-resnet152: {{<<: *spatial, model: resnet152, weights: resnet152.pt, dropout: 0.0}}
-  # temporal-resnet50: {{<<: *temporal, model: resnet50, weights: resnet50.pt, dropout: 0.0}}
+  # spatial-resnet101: {{<<: *spatial, model: resnet101, weights: resnet101.safetensors, dropout: 0.0}}
+  # spatial-resnet152: {{<<: *spatial, model: resnet152, weights: resnet152.safetensors, dropout: 0.0}}
+  # temporal-resnet50: {{<<: *temporal, model: resnet50, weights: resnet50.safetensors, dropout: 0.0}}
 
 aggregation:
   strategies: [average]       # "averaging the predictions"
@@ -137,7 +137,7 @@ trainers:
   rgb: &trainer
     stream: rgb
     model: resnet50
-    weights: resnet50.pt      # ImageNet; `essp weights fetch vgg19`
+    weights: resnet50.safetensors  # ImageNet; `essp weights fetch resnet50`
     amp: true                 # [essp] mixed precision, where there is a GPU
     batch_size: 64            # [essp] a fourth of theirs, for one GPU
     dropout: 0.4

@@ -29,9 +29,10 @@ def weights_of(model: str) -> str:
         return f"`weights: {PACKAGE}{model}` names those of its package"
     library = model.startswith((TIMM, HUGGING_FACE))
     known = model if library or (model in MODELS and model != "small") else "resnet18"
+    file = known.removeprefix(TIMM).removeprefix(HUGGING_FACE).rpartition("/")[2]
     return (
         f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Fetch "
-        f"others with `essp weights fetch {known} --out weights.safetensors`, and write `weights: weights.safetensors`"
+        f"others with `essp weights fetch {known}`, and write `weights: {file}.safetensors`"
     )
 
 
