@@ -51,7 +51,9 @@ def main() -> None:
         # Each frame once per epoch; 32 frames are decoded in one pass, and mixed with those of other episodes.
         "sampling": essp.Sampling(kind="exhaustive", clips_per_visit=32),
         "validation_fraction": 0,
-        "delta_timestamps": {"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]},
+        "targets": essp.Targets(
+            series={"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]}
+        ),
         "device": device,
     }
     cameras = [essp.Loader(catalog, **arguments) for catalog in options.catalogs]  # one seed: the same moments

@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from essp.api.arguments import function_of, whole_number
-from essp.api.targets import Targets
+from essp.api.targets import BatchTargets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.position import Position
@@ -62,7 +62,7 @@ class Batch:
     labels: Tensor
     meta: dict[str, list[Any]]
 
-    targets: Targets | None = None
+    targets: BatchTargets | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

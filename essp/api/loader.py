@@ -13,7 +13,7 @@ arguments only, so two integers describe the position of a loop (`Loader.state_d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,18 +27,16 @@ from essp.api.arguments import (
     device_of,
     function_of,
     grouped,
-    mapping_of,
     name_of,
     on_this_gpu,
     path_of,
-    plain,
     rendezvous_of,
     transformed,
     uri_of,
     whole_number,
 )
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
-from essp.api.loader_arguments import Clip, Limits, Sampling, checked_group
+from essp.api.loader_arguments import Clip, Limits, Sampling, Targets, checked_group
 from essp.api.loader_job import (
     data_of_split,
     document_of,
@@ -62,14 +60,13 @@ from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
-from essp_common.validation import shown, suggested
+from essp_common.validation import suggested
 from essp_engine.intake.ordered import PhaseEnd
 from essp_engine.loading.batch import Batch as PreparedBatch
 from essp_engine.loading.batch import Seen, as_pictures, as_stored
 from essp_engine.loading.rendezvous import Rendezvous
 
 _BATCH_SIZE = 32
-_MOST_DELTA_S = 10**6
 
 
 class Loader(Epochs):
@@ -97,7 +94,7 @@ class Loader(Epochs):
     a loader end with this process, also after Ctrl-C or an error; `close`, or a `with` block, ends them earlier.
     """
 
-    @grouped(clip=Clip, sampling=Sampling, limits=Limits)
+    @grouped(clip=Clip, sampling=Sampling, targets=Targets, limits=Limits)
     def __init__(
         self,
         catalog: str | Path,
@@ -109,7 +106,7 @@ class Loader(Epochs):
         params: Mapping[str, Any] | None = None,
         batch_size: int = _BATCH_SIZE,
         sampling: Sampling = Sampling(),
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        targets: Targets = Targets(),
         transform: Transform | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
@@ -128,9 +125,7 @@ class Loader(Epochs):
         feature, params: the feature to compute, and its parameters (`essp.features()`; `essp extractor describe NAME`).
         batch_size: clips of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`).
         sampling: which clips are shown, and in which order.
-        delta_timestamps: for series of the catalog, the times at which to take values, in seconds from the last frame
-            of a clip, such as `{"action": [0, 0.1, 0.2]}`. `Batch.targets` then has these values, and says which of
-            them lie outside the video. Default: the values at the clip's own frames.
+        targets: what a batch has of the catalog beside frames and classes, and at which times.
         transform: called with each clip `(T, H, W, C)`, which it must not modify, and a random generator that depends
             on seed, epoch and clip only. The results are stacked, so they need the same shape and type. It runs in a
             thread.
@@ -145,8 +140,8 @@ class Loader(Epochs):
         """
         checked_group("clip", clip, Clip)
         checked_group("sampling", sampling, Sampling)
+        checked_group("targets", targets, Targets)
         checked_group("limits", limits, Limits)
-        deltas = _deltas_of(delta_timestamps, clip)
         ranks, where = rendezvous_of(rank, world_size), device_of(device)
         document = document_of(
             data={
@@ -162,8 +157,7 @@ class Loader(Epochs):
             ranks=ranks,
         )
         source = own_source(document, names_for_arguments(limits), ranks, limits)
-        self._set_up(source, source.add(self), ranks, transform, drop_last, where, deltas)
-        self._targets.check()
+        self._set_up(source, source.add(self), ranks, transform, drop_last, where, targets)
 
     @classmethod
     @grouped(limits=Limits)
@@ -285,7 +279,7 @@ class Loader(Epochs):
             )
         other = type(self).__new__(type(self))
         name = self._source.add(other)
-        options = (self._ranks, self._transform, self._drop_last, self._device, self._deltas)
+        options = (self._ranks, self._transform, self._drop_last, self._device, self._wanted)
         other._set_up(self._source, name, *options)
         other._epoch, other._map = self._epoch, self._map
         return other
@@ -298,7 +292,7 @@ class Loader(Epochs):
         transform: Transform | None,
         drop_last: bool,
         device: torch.device,
-        deltas: Mapping[str, tuple[float, ...]] | None = None,
+        targets: Targets = Targets(),
     ) -> None:
         Epochs.__init__(self, ranks, drop_last)
         self._source = source
@@ -306,9 +300,19 @@ class Loader(Epochs):
         self._transform = function_of("transform", transform)
         self._device = device
         self._feed: Feed | None = None
-        self._deltas = deltas or {}
-        """Name of a series -> seconds from a clip's last frame at which its values are taken."""
+        self._wanted = targets
+        self._refuse_targets()
         self._refuse_empty_epochs()
+
+    def _refuse_targets(self) -> None:
+        """Raises `ConfigError` for targets that the catalog or the clips cannot have."""
+        if self._wanted.series and self.clip.snippets > 1:
+            raise ConfigError(
+                "clips in snippets have no series; leave it out, or use snippets=1",
+                field="targets.series",
+                code="conflict",
+            )
+        self._targets.check()
 
     # --- what it has ---
 
@@ -366,7 +370,7 @@ class Loader(Epochs):
 
     @cached_property
     def _targets(self) -> TargetReader:
-        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._deltas)
+        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._wanted.series)
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         feed = self._feed_at(start)
@@ -470,27 +474,6 @@ def _stream_of(spec: JobSpec, stream: str | None, where: str) -> str:
         code: ConfigCode = "missing" if stream is None else "unknown"
         raise ConfigError(f"{where} has no stream {name!r}; {suggested(name, spec.streams)}", field="stream", code=code)
     return name
-
-
-def _deltas_of(given: Mapping[str, Sequence[float]] | None, clip: Clip) -> dict[str, tuple[float, ...]]:
-    named = {} if given is None else mapping_of("delta_timestamps", given)
-    try:
-        deltas = {name: tuple(map(float, plain(seconds))) for name, seconds in named.items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"must be a list of seconds for each name, got {shown(given)}", field="delta_timestamps", code="type"
-        ) from error
-    if any(not abs(second) <= _MOST_DELTA_S for seconds in deltas.values() for second in seconds):
-        raise ConfigError(
-            f"must be seconds of at most {_MOST_DELTA_S}, got {shown(given)}", field="delta_timestamps", code="range"
-        )
-    if deltas and clip.snippets > 1:
-        raise ConfigError(
-            "clips in snippets have no targets; leave it out, or use snippets=1",
-            field="delta_timestamps",
-            code="conflict",
-        )
-    return deltas
 
 
 def _index_of(clip: ClipRef, sampling: SamplingSpec) -> int:

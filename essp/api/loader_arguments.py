@@ -1,17 +1,18 @@
-"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Limits`, and `essp.RecordSampling`.
+"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Targets`, `essp.Limits`, and
+`essp.RecordSampling`.
 
 `clip` and `sampling` have the fields of the sections of a job by these names, and are checked as these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from essp.api.arguments import MOST_DECODERS, bytes_of, plain, sides_of, whole_number
+from essp.api.arguments import MOST_DECODERS, bytes_of, mapping_of, plain, sides_of, whole_number
 from essp_common.errors import ConfigError
 from essp_common.field_names import Names, fields_named
 from essp_common.job.clip_spec import ClipSpec
@@ -27,6 +28,7 @@ CLIP_NAMES = {"clip.resize": "clip.size", "clip.resize.height": "clip.size", "cl
 _LEAST_SIDE = 8
 _MOST_SIDE = 7680
 _VISITS_OF_A_WINDOW = 64
+_MOST_DELTA_S = 10**6
 _VISITS = ("pooled", "exhaustive")
 _KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)}
 """Field of `Sampling` -> the kinds of sampling that have it."""
@@ -166,6 +168,28 @@ class RecordSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """What a batch has of the catalog beside frames and classes, and at which times.
+
+    series: for series of the catalog, the times at which to take values, in seconds from the last frame of a clip.
+        `Batch.targets` then has these values, and says which of them lie outside the video. Series that are not named
+        have their values at the clip's own frames.
+
+    For example:
+
+        essp.Targets(series={"action": [0, 0.1, 0.2], "observation.state": [-0.1, 0]})
+    """
+
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    former_names: ClassVar[Mapping[str, str]] = {"delta_timestamps": "series"}
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        object.__setattr__(self, "series", _seconds_of(self.series))
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How much a loader may use, and how much damage it tolerates. Limits do not change which clips are shown.
 
@@ -209,6 +233,20 @@ class Limits:
         """What a job's `limits` says of it."""
         given = {"budget": self.memory, "dead_ratio": self.dead_ratio}
         return {name: plain(value) for name, value in given.items() if value is not None}
+
+
+def _seconds_of(given: Any) -> dict[str, tuple[float, ...]]:
+    """Name of a series -> seconds. Raises `ConfigError`."""
+    name = "targets.series"
+    try:
+        found = {series: tuple(map(float, plain(each))) for series, each in mapping_of(name, given).items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"must be a list of seconds for each name, got {shown(given)}", field=name, code="type"
+        ) from error
+    if any(not abs(second) <= _MOST_DELTA_S for seconds in found.values() for second in seconds):
+        raise ConfigError(f"must be seconds of at most {_MOST_DELTA_S}, got {shown(given)}", field=name, code="range")
+    return found
 
 
 def _check(name: str, section: Mapping[str, Any], kind: type[BaseModel], names: Names | None = None) -> None:

@@ -55,6 +55,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
         "Loader": lambda **one: essp.Loader(**{**catalog, **one}),
         "Clip": lambda **one: essp.Loader(**catalog, clip=essp.Clip(**one)),
         "Sampling": lambda **one: essp.Loader(**catalog, sampling=essp.Sampling(**{"kind": "exhaustive", **one})),
+        "Targets": lambda **one: essp.Loader(**catalog, targets=essp.Targets(**one)),
         "Limits": lambda **one: essp.Loader(**catalog, limits=essp.Limits(**one)),
         "RecordSampling": lambda **one: essp.RecordSampling(**{"replacement": True, **one}),
         "of": lambda **one: essp.Loader.of(**one),
@@ -110,7 +111,10 @@ WRONG = {
         "validation_fraction": [None, "", [], 1.5, np.array([1, 2])],
         "device": [None, 2.5, "moon", [], SOMETHING],
         "transform": FUNCTIONS,
-        "delta_timestamps": [3, "a", [], {"a": None}, {"a": ["x"]}, {"a": [float("nan")]}, {"a": [1e30]}, np.ones(2)],
+        "targets": [None, {}, {"a": [0]}, essp.Clip(), SOMETHING],
+    },
+    "Targets": {
+        "series": [None, 3, "a", [], {"a": None}, {"a": ["x"]}, {"a": [float("nan")]}, {"a": [1e30]}, np.ones(2)],
     },
     "Sampling": {
         "kind": [None, 3, "random", [], SOMETHING],
@@ -275,6 +279,8 @@ def test_the_options_of_a_group_are_those_of_a_job() -> None:
         ("Loader", "seed", 5, "sampling=essp.Sampling(seed=...)"),
         ("Loader", "decoders", 1, "limits=essp.Limits(decoders=...)"),
         ("Loader", "frames", 16, "clip=essp.Clip(frames=...)"),
+        ("Loader", "series", {}, "targets=essp.Targets(series=...)"),
+        ("Loader", "delta_timestamps", {}, "targets=essp.Targets(series=...)"),
         ("of", "epochs", 1, "limits=essp.Limits(epochs=...)"),
         ("Records", "replacement", True, "sampling=essp.RecordSampling(replacement=...)"),
     ],
