@@ -13,7 +13,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Never, Self, TypeVar
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of B clips: `frames`, `labels`, `meta` and `targets`; `len(batch)` is B.
+    """A batch of B clips: `frames`, `labels`, `meta`, `targets` and `text`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
         (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
@@ -48,6 +48,8 @@ class Batch:
         of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
         that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
+    text: for each column of `Targets.text`, a list of B strings, or with `pick="all"` of B lists of strings. A clip
+        whose video has no text has None, or an empty list.
 
     For example:
 
@@ -63,6 +65,7 @@ class Batch:
     meta: dict[str, list[Any]]
 
     targets: BatchTargets | None = None
+    text: dict[str, list[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,7 +76,8 @@ class Batch:
 
         tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
         targets = "" if self.targets is None else "; targets"
-        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}>"
+        text = f"; text: {', '.join(self.text)}" if self.text else ""
+        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}{text}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""

@@ -46,6 +46,7 @@ from essp.api.loader_job import (
     params_of,
 )
 from essp.api.targets import TargetReader
+from essp.api.texts import TextReader
 from essp.job_file import read_job
 from essp.loops.clips import Clips, JobClips
 from essp.loops.clips_process import ClipsProcess
@@ -67,6 +68,9 @@ from essp_engine.loading.batch import Seen, as_pictures, as_stored
 from essp_engine.loading.rendezvous import Rendezvous
 
 _BATCH_SIZE = 32
+_OWN = {"video": "id", "uri": "uri", "class_name": "class_name", "split": "split", "group": "group"}
+"""Name in `Batch.meta` -> column of the catalog."""
+_META = (*_OWN, "first_frame", "last_frame", "epoch", "index")
 
 
 class Loader(Epochs):
@@ -125,7 +129,7 @@ class Loader(Epochs):
         feature, params: the feature to compute, and its parameters (`essp.features()`; `essp extractor describe NAME`).
         batch_size: clips of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`).
         sampling: which clips are shown, and in which order.
-        targets: what a batch has of the catalog beside frames and classes, and at which times.
+        targets: what a batch has of the catalog in addition to frames and classes: series and texts.
         transform: called with each clip `(T, H, W, C)`, which it must not modify, and a random generator that depends
             on seed, epoch and clip only. The results are stacked, so they need the same shape and type. It runs in a
             thread.
@@ -160,7 +164,7 @@ class Loader(Epochs):
         self._set_up(source, source.add(self), ranks, transform, drop_last, where, targets)
 
     @classmethod
-    @grouped(limits=Limits)
+    @grouped(targets=Targets, limits=Limits)
     def of(
         cls,
         job: str | Path,
@@ -168,6 +172,7 @@ class Loader(Epochs):
         *,
         split: str = "train",
         batch_size: int | None = None,
+        targets: Targets = Targets(),
         transform: Transform | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
@@ -184,6 +189,7 @@ class Loader(Epochs):
         The other arguments are those of `Loader`. The job's `output` is neither read nor written, and nothing is
         cropped, mirrored or normalised.
         """
+        checked_group("targets", targets, Targets)
         checked_group("limits", limits, Limits)
         spec = read_job(Path(os.path.expanduser(path_of("job", job))))
         stream = _stream_of(spec, stream, f"{job}")
@@ -203,15 +209,17 @@ class Loader(Epochs):
         )
         loader = cls.__new__(cls)
         source = own_source(document, names_for_a_file(stream, limits), ranks, limits)
-        loader._set_up(source, source.add(loader), ranks, transform, drop_last, where)
+        loader._set_up(source, source.add(loader), ranks, transform, drop_last, where, targets)
         return loader
 
     @classmethod
+    @grouped(targets=Targets)
     def connect(
         cls,
         job: str,
         consumer: str | None = None,
         *,
+        targets: Targets = Targets(),
         transform: Transform | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
@@ -232,6 +240,7 @@ class Loader(Epochs):
 
         Raises `ConfigError` if there is no such job or consumer, and `EsspError` if the job has ended.
         """
+        checked_group("targets", targets, Targets)
         urls = {name: name_of(name, url) for name, url in (("bus", bus), ("cache", cache)) if url is not None}
         ranks, where = rendezvous_of(None, None), device_of(device)
         if ranks.world_size > 1:
@@ -250,6 +259,7 @@ class Loader(Epochs):
             transform,
             drop_last,
             where,
+            targets,
         )
         loader._late = True
         return loader
@@ -313,6 +323,7 @@ class Loader(Epochs):
                 code="conflict",
             )
         self._targets.check()
+        self._texts.check()
 
     # --- what it has ---
 
@@ -365,12 +376,21 @@ class Loader(Epochs):
         return ById(self._source.phases.view(0).rows)
 
     @cached_property
-    def _further(self) -> tuple[str, ...]:
-        return self._source.phases.view(0).rows.further_names()
+    def _further(self) -> dict[str, str]:
+        """Name in `Batch.meta` -> each further column of the catalog's source."""
+        names = self._source.phases.view(0).rows.further_names()
+        return {f"source_{name}" if name in _META else name: name for name in names}
 
     @cached_property
     def _targets(self) -> TargetReader:
         return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._wanted.series)
+
+    @cached_property
+    def _texts(self) -> TextReader:
+        wanted = self._wanted
+        further = self._further if wanted.text else {}
+        rows, seed = self._source.phases.view(0).rows, self._source.spec.sampling.seed
+        return TextReader(rows, _OWN, further, wanted.text, wanted.pick, seed)
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         feed = self._feed_at(start)
@@ -426,23 +446,23 @@ class Loader(Epochs):
         rows = self._source.phases.view(0).rows
         places = [self._videos.place(item.clip.video_id) for item in items]
         meta: dict[str, list[Any]] = {
-            "video": [item.clip.video_id for item in items],
-            **{name: [rows.text(name, place) for place in places] for name in ("uri", "class_name", "split", "group")},
+            **{name: [rows.text(column, place) for place in places] for name, column in _OWN.items()},
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
             "epoch": [item.clip.epoch for item in items],
             "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
-        for name in self._further:
-            meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
+        for name, column in self._further.items():
+            meta[name] = [columns.get(column) for columns in further]
         has_targets = self.clip.snippets == 1 and self._targets.any
         targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
-        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets)
+        text = self._texts.of(meta, places, list(zip(meta["epoch"], meta["index"], strict=True)))
+        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets, text)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""
-        made = ("_videos", "_further", "_targets", "_abandoned", "_changing")
+        made = ("_videos", "_further", "_targets", "_texts", "_abandoned", "_changing")
         own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 

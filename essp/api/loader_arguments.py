@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from essp.api.arguments import MOST_DECODERS, bytes_of, mapping_of, plain, sides_of, whole_number
+from essp.api.arguments import MOST_DECODERS, bytes_of, mapping_of, name_of, plain, several, sides_of, whole_number
 from essp_common.errors import ConfigError
 from essp_common.field_names import Names, fields_named
 from essp_common.job.clip_spec import ClipSpec
@@ -169,24 +169,35 @@ class RecordSampling:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a batch has of the catalog beside frames and classes, and at which times.
+    """What a batch has of the catalog in addition to frames and classes.
 
     series: for series of the catalog, the times at which to take values, in seconds from the last frame of a clip.
         `Batch.targets` then has these values, and says which of them lie outside the video. Series that are not named
         have their values at the clip's own frames.
+    text: columns with captions, questions, answers or tasks, by their names in `Batch.meta`. A value is a string, or a
+        list of strings: a list of JSON, also as text in a field of a CSV file. `Batch.text` then has them.
+    pick: of several texts of a video, `one` draws one for each clip, from the seed, the epoch and the clip's index
+        alone. Lists of the same length are drawn alike, so a question comes with its own answer. `all` gives the list.
 
     For example:
 
         essp.Targets(series={"action": [0, 0.1, 0.2], "observation.state": [-0.1, 0]})
+        essp.Targets(text=["question", "answer"])
     """
 
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    text: Sequence[str] = ()
+    pick: Literal["one", "all"] = "one"
 
     former_names: ClassVar[Mapping[str, str]] = {"delta_timestamps": "series"}
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
         object.__setattr__(self, "series", _seconds_of(self.series))
+        names = [name_of("targets.text", name) for name in several("targets.text", self.text, str)]
+        object.__setattr__(self, "text", tuple(dict.fromkeys(names)))
+        if self.pick not in ("one", "all"):
+            raise ConfigError(f"must be 'one' or 'all', got {shown(self.pick)}", field="targets.pick", code="unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def alone(job: Embedded, tmp_path: Path) -> list[list[tuple[int, ...]]]:
 
 
 def connect(job: Embedded, consumer: str, kafka_url: str, redis_url: str) -> essp.Loader:
-    return essp.Loader.connect(job.status().name, consumer, bus=kafka_url, cache=redis_url)
+    targets = essp.Targets(text=["class_name"])
+    return essp.Loader.connect(job.status().name, consumer, targets=targets, bus=kafka_url, cache=redis_url)
 
 
 def taken(batches: Any) -> list[tuple[int, ...]]:
@@ -100,7 +101,9 @@ def test_loops_of_a_cluster_get_what_an_own_loop_gets(
         assert taken(one) == alone[0]
         with connect(job, "two", kafka_url, redis_url) as late:
             begins = late.epoch
-            part = taken([next(iter(late))])
+            batch = next(iter(late))
+            part = taken([batch])
+            assert batch.text["class_name"] == batch.meta["class_name"]
         assert part[0][:2] == (late.epoch, 0)
         assert late.epoch > begins
         state = one.state_dict()

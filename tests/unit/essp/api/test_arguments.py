@@ -115,6 +115,8 @@ WRONG = {
     },
     "Targets": {
         "series": [None, 3, "a", [], {"a": None}, {"a": ["x"]}, {"a": [float("nan")]}, {"a": [1e30]}, np.ones(2)],
+        "text": [None, 3, b"a", [3], ["nothing"], "nothing", SOMETHING],
+        "pick": [None, 3, "two", [], SOMETHING],
     },
     "Sampling": {
         "kind": [None, 3, "random", [], SOMETHING],
