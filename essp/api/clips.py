@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
+from essp.api.loader_arguments import Clip
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -70,7 +71,7 @@ def decode(
     short_side: int | None = None,
     size: tuple[int, int] | None = None,
     interpolation: Interpolation = "area",
-    clip: ClipSpec | None = None,
+    clip: ClipSpec | Clip | None = None,
     strict: bool = True,
 ) -> Clips:
     """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
@@ -83,13 +84,14 @@ def decode(
     short_side: scale frames so that the shorter side has this many pixels, and keep the aspect ratio.
     size: `(height, width)` to scale to. Without `short_side` and `size`, frames keep their displayed size, rotated as
         the video says.
-    clip: frames, stride, size and pixel format in one, as a model was trained: `clip=model.clip`. `gray` clips are
-        `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same offset into its
-        part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
+    clip: frames, stride, size and pixel format in one: an `essp.Clip`, or as a model was trained, `clip=model.clip`.
+        `gray` clips are `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same
+        offset into its part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
     strict: raise for a damaged frame; otherwise the last good frame replaces it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
+        essp.decode("a.mp4", clip=essp.Clip(frames=8, max_pixels=50_000)).shape  # (8, 168, 252, 3)
 
     Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), `ConfigError` for
     an invalid argument, such as a start outside the video, and `NotFound` for a URI outside all stores.
@@ -97,8 +99,12 @@ def decode(
     start = plain(start)
     starts = several("start", start, int)
     if clip is not None:
+        if isinstance(clip, Clip):
+            clip = ClipSpec.model_validate(clip._job_section())
         if not isinstance(clip, ClipSpec):
-            raise ConfigError(f"must be model.clip or loader.clip, got {shown(clip)}", field="clip", code="type")
+            raise ConfigError(
+                f"must be essp.Clip(...), model.clip or loader.clip, got {shown(clip)}", field="clip", code="type"
+            )
         _refuse_beside_clip(frames, stride, short_side, size)
         frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
     else:

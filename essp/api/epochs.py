@@ -41,7 +41,8 @@ class Batch:
     """A batch of B clips: `frames`, `labels`, `meta`, `targets` and `text`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors. With
+        `Clip(max_pixels=...)`, a list of B tensors `(T, H, W, C)`, which may differ in height and width.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
     meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
         `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch. Then the other columns
@@ -60,7 +61,7 @@ class Batch:
         batch = batch.to("cuda")
     """
 
-    frames: Tensor
+    frames: Any
     labels: Tensor
     meta: dict[str, list[Any]]
 
@@ -74,7 +75,12 @@ class Batch:
         def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
+        if isinstance(self.frames, list):
+            sizes = ", ".join("x".join(map(str, clip.shape[1:3])) for clip in self.frames)
+            frames = f"{len(self.frames)} tensors like {described(self.frames[0])}, of {sizes}"
+        else:
+            frames = described(self.frames)
+        tensors = f"frames: {frames}; labels: {described(self.labels)}"
         targets = "" if self.targets is None else "; targets"
         text = f"; text: {', '.join(self.text)}" if self.text else ""
         return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}{text}>"
@@ -82,8 +88,11 @@ class Batch:
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
-        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
-        return replace(self, frames=frames, labels=labels, targets=targets)
+        if isinstance(self.frames, list):
+            frames = [clip.to(device, **options) for clip in self.frames]
+        else:
+            frames = self.frames.to(device, **options)
+        return replace(self, frames=frames, labels=self.labels.to(device, **options), targets=targets)
 
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Never:

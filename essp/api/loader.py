@@ -147,14 +147,15 @@ class Loader(Epochs):
         checked_group("targets", targets, Targets)
         checked_group("limits", limits, Limits)
         ranks, where = rendezvous_of(rank, world_size), device_of(device)
+        section = clip._job_section()
         document = document_of(
             data={
                 "catalog": uri_of("catalog", catalog),
                 **data_of_split(name_of("split", split), validation_fraction),
             },
-            clip=clip._job_section(),
+            clip=section,
             sampling=sampling._job_section(),
-            stream={"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)},
+            stream={"feature": feature, "params": params_of(feature, params, section["frames"] // section["snippets"])},
             batch_size=whole_number("batch_size", batch_size, 1),
             bounds={},
             limits=limits,
@@ -267,7 +268,8 @@ class Loader(Epochs):
     def __repr__(self) -> str:
         spec, clip = self._source.spec, self.clip
         feature = spec.streams[spec.consumers[self._consumer].stream].feature
-        size = f"{clip.resize.height} x {clip.resize.width}"
+        by_video = clip.resize.mode not in ("exact", "crop")
+        size = "a size for each video" if by_video else f"{clip.resize.height} x {clip.resize.width}"
         return (
             f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
             f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
@@ -363,6 +365,11 @@ class Loader(Epochs):
     def _batch_size(self) -> int:
         return self._source.spec.consumers[self._consumer].batch_size
 
+    @property
+    def _ragged(self) -> bool:
+        """Whether frames have a size for each video, so that the clips of a batch are a list."""
+        return self.clip.resize.mode == "bounded"
+
     @cached_property
     def _plan(self) -> int:
         return self._source.phases.digest()
@@ -405,7 +412,7 @@ class Loader(Epochs):
                 raise EsspError(f"the job has {epochs} epochs, and all of them are over")
             if self._drop_last and item.stop - item.begin < self._batch_size:
                 continue  # the last one
-            yield None if item.input is None else self._batch(item), item.stop
+            yield self._batch(item) if item.clips else None, item.stop
 
     def _feed_at(self, start: Position | None) -> Feed:
         feed = self._feed
@@ -421,7 +428,7 @@ class Loader(Epochs):
         return feed
 
     def _start_feed(self, start: Position | None, device: torch.device) -> Feed:
-        feed = self._feed = Feed(self._clips_from(start), device, self._consumer)
+        feed = self._feed = Feed(self._clips_from(start), device, self._consumer, self._ragged)
         self._abandoned = closed_when_abandoned(self, feed.close)  # at the process's end the feed closes itself
         return feed
 
@@ -440,7 +447,11 @@ class Loader(Epochs):
         return self._device.type == "cuda" and self._transform is None and len(self._source.spec.consumers) == 1
 
     def _batch(self, prepared: PreparedBatch) -> Batch:
-        if prepared.input is None:
+        if prepared.ragged is not None:
+            frames: Any = prepared.ragged.each()
+        elif prepared.input is not None:
+            frames = prepared.input.here()
+        else:
             raise ValueError("a batch without clips")
         items = prepared.clips
         rows = self._source.phases.view(0).rows
@@ -458,7 +469,7 @@ class Loader(Epochs):
         has_targets = self.clip.snippets == 1 and self._targets.any
         targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
         text = self._texts.of(meta, places, list(zip(meta["epoch"], meta["index"], strict=True)))
-        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets, text)
+        return Batch(frames, torch.from_numpy(prepared.labels()), meta, targets, text)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""

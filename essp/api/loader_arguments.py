@@ -22,9 +22,17 @@ from essp_common.job.spec import JobSpec
 from essp_common.validation import problems, shown
 
 MOST_LOOPS = MOST_READERS // 2
-CLIP_NAMES = {"clip.resize": "clip.size", "clip.resize.height": "clip.size", "clip.resize.width": "clip.size"}
+_SIZE_BY_VIDEO = ("min_pixels", "max_pixels", "multiple_of", "temporal_multiple", "pixels_of")
+"""Fields of `Clip`, and of a job's `clip.resize`, for frames with a size for each video."""
+CLIP_NAMES = {
+    "clip.resize": "clip.size",
+    "clip.resize.height": "clip.size",
+    "clip.resize.width": "clip.size",
+    **{f"clip.resize.{name}": f"clip.{name}" for name in _SIZE_BY_VIDEO},
+}
 """What `Clip` calls the fields of a job's `clip`, where it has another name for them."""
 
+_SIDE = 224
 _LEAST_SIDE = 8
 _MOST_SIDE = 7680
 _VISITS_OF_A_WINDOW = 64
@@ -50,18 +58,32 @@ class Clip:
     snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
         of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
         `first_frame` belongs to the first piece.
+    min_pixels, max_pixels: instead of `size`, a size for each video, as for a vision-language model: its aspect ratio
+        is kept as far as sides that are multiples of `multiple_of` allow, and frames have about this many pixels at
+        least and at most. These are the sizes that the processors of Qwen-VL compute. `Batch.frames` is a list then.
+    multiple_of: of which the sides are multiples: the side of a patch times the patches that are merged, 28 for
+        Qwen2.5-VL and 32 for Qwen3-VL.
+    temporal_multiple: of which the number of frames is a multiple; `frames` is rounded to the nearest one.
+    pixels_of: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all frames
+        of a clip together, as for Qwen3-VL.
 
     For example:
 
         essp.Clip(frames=16, stride=4, size=224)  # spans 61 frames of the video
+        essp.Clip(frames=16, max_pixels=360 * 420)  # of a video of 640 x 480: (16, 336, 448, 3)
     """
 
     frames: int = 16
     stride: int = 1
-    size: int | tuple[int, int] = 224
+    size: int | tuple[int, int] = _SIDE
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
     part: tuple[float, float] = (0.0, 1.0)
     snippets: int = 1
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    multiple_of: int = 28
+    temporal_multiple: int = 2
+    pixels_of: Literal["frame", "clip"] = "frame"
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
@@ -78,8 +100,35 @@ class Clip:
             "part": self.part,
             "resize": {"mode": "crop", "height": height, "width": width},
         }
+        section |= self._size_by_video(section)
         _check("clip", section, ClipSpec, CLIP_NAMES)
         return section
+
+    def _size_by_video(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        """What the `clip` of a job has instead, if frames have a size for each video.
+
+        Sizes are scaled as Qwen-VL scales them, and the number of frames is rounded as it does.
+        """
+        given = {name: getattr(self, name) for name in _SIZE_BY_VIDEO}
+        for name in ("min_pixels", "max_pixels", "multiple_of", "temporal_multiple"):
+            if given[name] is not None or name in ("multiple_of", "temporal_multiple"):
+                given[name] = whole_number(f"clip.{name}", given[name], 1)
+        if self.min_pixels is None and self.max_pixels is None:
+            for field_ in fields(self):
+                if field_.name in given and given[field_.name] != field_.default:
+                    raise ConfigError(
+                        "only with min_pixels or max_pixels, which give frames a size for each video",
+                        field=f"clip.{field_.name}",
+                        code="conflict",
+                    )
+            return {}
+        if plain(self.size) != _SIDE:
+            raise ConfigError("give a size, or min_pixels and max_pixels", field="clip.size", code="conflict")
+        made: dict[str, Any] = {"resize": {"mode": "bounded", "interpolation": "bicubic", **given}}
+        if "frames" in section:
+            several = given["temporal_multiple"]
+            made["frames"] = max(1, round(section["frames"] / several)) * several
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,50 @@ class CodecSpec(Section):
 class ResizeSpec(Section):
     """Size of the decoded frames. Scaling and colour conversion happen in one pass."""
 
-    mode: Literal["none", "short_side", "exact", "crop"] = "crop"
+    mode: Literal["none", "short_side", "exact", "crop", "bounded"] = "crop"
     """`short_side`: scale until the short side is `height`. `exact`: scale to `height` x `width` and ignore the aspect
-    ratio. `crop`: scale until the frame covers `height` x `width`, then crop the centre."""
+    ratio. `crop`: scale until the frame covers `height` x `width`, then crop the centre. `bounded`: a size for each
+    video, with sides that are multiples of `multiple_of`, about as many pixels as `min_pixels` and `max_pixels` allow,
+    and its aspect ratio as far as these multiples allow: the sizes of Qwen-VL. See docs/vlm.md."""
     height: int = Field(256, ge=8, le=4320)
     """Pixels; for `short_side`, the length of the short side."""
     width: int = Field(256, ge=8, le=7680)
     """Pixels; not used by `short_side`."""
+    min_pixels: int | None = Field(None, ge=1, le=2**40)
+    """`bounded`: smaller frames are enlarged to this many pixels."""
+    max_pixels: int | None = Field(None, ge=1, le=2**40)
+    """`bounded`: larger frames are reduced to at most this many pixels."""
+    multiple_of: int = Field(28, ge=1, le=1024)
+    """`bounded`: the sides are multiples of it: the side of a patch times the patches that are merged, 14 x 2 for
+    Qwen2.5-VL."""
+    temporal_multiple: int = Field(2, ge=1, le=64)
+    """`bounded`: a clip has a multiple of so many frames, which the network puts into one patch."""
+    pixels_of: Literal["frame", "clip"] = "frame"
+    """`bounded`: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all
+    frames of a clip together, as for Qwen3-VL."""
     interpolation: Literal["fast_bilinear", "bilinear", "bicubic", "area", "lanczos", "nearest"] = "bilinear"
     """A method of libswscale."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> ResizeSpec:
+        low, high = self.min_pixels, self.max_pixels
+        if self.mode != "bounded":
+            for name in ("min_pixels", "max_pixels"):
+                if getattr(self, name) is not None:
+                    raise wrong(f"only with mode: bounded, and mode is {self.mode}", field=name)
+            return self
+        if low is None and high is None:
+            raise wrong("required with mode: bounded, unless min_pixels is given", field="max_pixels", code="missing")
+        if low is not None and high is not None and low > high:
+            raise wrong(f"{low} is more than max_pixels ({high})", field="min_pixels", code="range")
+        if high is not None and high < self.multiple_of**2:
+            raise wrong(
+                f"{high} is less than the smallest frame, {self.multiple_of} x {self.multiple_of}; use "
+                f"{self.multiple_of**2} or more",
+                field="max_pixels",
+                code="range",
+            )
+        return self
 
 
 class ClipSpec(Section):
@@ -87,6 +122,33 @@ class ClipSpec(Section):
             raise wrong(
                 f"{self.frames} cannot be divided into {self.snippets} snippets; use a multiple of {self.snippets}",
                 field="frames",
+                code="conflict",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_into_patches(self) -> ClipSpec:
+        resize = self.resize
+        if resize.mode != "bounded":
+            return self
+        if self.frames % resize.temporal_multiple:
+            raise wrong(
+                f"{self.frames} is not a multiple of resize.temporal_multiple ({resize.temporal_multiple})",
+                field="frames",
+                code="conflict",
+            )
+        together = self.frames if resize.pixels_of == "clip" else 1
+        if resize.max_pixels is not None and resize.max_pixels < (least := resize.multiple_of**2 * together):
+            raise wrong(
+                f"{resize.max_pixels} is less than the smallest clip, {self.frames} frames of {resize.multiple_of} x "
+                f"{resize.multiple_of}; use {least} or more",
+                field="resize.max_pixels",
+                code="range",
+            )
+        if self.pixels == "yuv420" and resize.multiple_of % 2:
+            raise wrong(
+                f"{resize.multiple_of} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use an even number",
+                field="resize.multiple_of",
                 code="conflict",
             )
         return self

@@ -48,6 +48,13 @@ class Input(Protocol):
         """`(B, T, H, W, C)` on the device, ready for kernels that the calling thread launches from now on."""
 
 
+class Clips(Protocol):
+    """The clips of a batch that may differ in size, on the device or on the way to it."""
+
+    def each(self) -> list[Tensor]:
+        """`(T, H, W, C)` of each clip, on the device, as from `Input.here`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """What the model sees of a clip, or the frames from which the device computes it."""
@@ -111,7 +118,9 @@ class Batch:
     cuts: tuple[tuple[Cut, ...], ...] = ()
     """The views to cut from `frames`, if they are not cut yet."""
     input: Input | None = None
-    """The clips on the device; None: this rank has no clip of the batch."""
+    """The clips on the device; None: this rank has no clip of the batch, or `ragged` has them."""
+    ragged: Clips | None = None
+    """The same, if the clips differ in size."""
 
     @property
     def clips(self) -> tuple[Delivery, ...]:
@@ -147,6 +156,18 @@ def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         raise ConfigError(
             f"the clips of a batch differ ({said}); if videos differ in shape, set clip.resize.mode: crop; "
             "a transform must give all clips the same shape and type"
+        )
+    [kind] = kinds
+    return kind
+
+
+def of_one_type(frames: Sequence[Frames]) -> np.dtype[Any]:
+    """The type of all these clips, which may differ in shape. Raises `ConfigError` if it differs."""
+    kinds = {each.dtype for each in frames}
+    if len(kinds) > 1:
+        said = " and ".join(sorted(map(str, kinds))[:2])
+        raise ConfigError(
+            f"the clips of a batch differ in type ({said}); a transform must give all clips the same type"
         )
     [kind] = kinds
     return kind

@@ -19,7 +19,7 @@ import torch
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, PhaseEnd
 from essp_engine.loading.batch import Batch
-from essp_engine.loading.device import OfPlanes, enough_memory, transfer_to
+from essp_engine.loading.device import EachOfPlanes, OfPlanes, enough_memory, transfer_of_each, transfer_to
 from essp_engine.loading.device_views import DeviceViews
 
 _NEXT_S = 0.1
@@ -48,17 +48,20 @@ class DeviceFeed:
         name: str,
         views: DeviceViews | None = None,
         finish_sent: bool = False,
+        ragged: bool = False,
     ) -> None:
         """Takes ownership of `prefetch` and closes it.
 
         `views`: cuts the views that `prefetch` has left to the device.
         `finish_sent`: finish clips as soon as the device's batch holds them, for a consumer that does not record what
         it learned from them; the caller must then not release them.
+        `ragged`: the clips of a batch may differ in size, so each is a tensor of its own (`Batch.ragged`).
         """
         self._finish_sent = finish_sent
         self._prefetch = prefetch
         self._device = device
         self._transfer = transfer_to(device)
+        self._transfer_each = transfer_of_each(device) if ragged else None
         self._views = views
         self._waiting: Batch | PhaseEnd | None = None
         self._failure: BaseException | None = None
@@ -115,6 +118,10 @@ class DeviceFeed:
             return item
         if item.frames:
             with enough_memory(self._device, len(item.frames)):
+                if self._transfer_each is not None:
+                    each = self._transfer_each(item.frames)
+                    each = EachOfPlanes(each, item.colours) if item.colours else each
+                    return self._finished(replace(item, frames=(), ragged=each))
                 sent = self._transfer(item.frames)
                 if item.colours:
                     sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
@@ -123,6 +130,9 @@ class DeviceFeed:
                         raise ValueError("the batch has views to cut, but the feed has no DeviceViews")
                     sent = self._views.of(sent, item.cuts)
                 item = replace(item, frames=(), input=sent)
+        return self._finished(item)
+
+    def _finished(self, item: Batch) -> Batch:
         if self._finish_sent:
             retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)
         return item

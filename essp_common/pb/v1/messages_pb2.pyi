@@ -199,28 +199,38 @@ class Snippet(_message.Message):
     def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("mode", "height", "width", "interpolation", "pixels")
+    __slots__ = ("mode", "height", "width", "interpolation", "pixels", "min_pixels", "max_pixels", "multiple_of", "frames")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Resize.Mode]
         SHORT_SIDE: _ClassVar[Resize.Mode]
         EXACT: _ClassVar[Resize.Mode]
         CROP: _ClassVar[Resize.Mode]
+        BOUNDED: _ClassVar[Resize.Mode]
     NONE: Resize.Mode
     SHORT_SIDE: Resize.Mode
     EXACT: Resize.Mode
     CROP: Resize.Mode
+    BOUNDED: Resize.Mode
     MODE_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
     PIXELS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PIXELS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PIXELS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLE_OF_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     mode: Resize.Mode
     height: int
     width: int
     interpolation: str
     pixels: str
-    def __init__(self, mode: _Optional[_Union[Resize.Mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., interpolation: _Optional[str] = ..., pixels: _Optional[str] = ...) -> None: ...
+    min_pixels: int
+    max_pixels: int
+    multiple_of: int
+    frames: int
+    def __init__(self, mode: _Optional[_Union[Resize.Mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., interpolation: _Optional[str] = ..., pixels: _Optional[str] = ..., min_pixels: _Optional[int] = ..., max_pixels: _Optional[int] = ..., multiple_of: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
 
 class FrameCodec(_message.Message):
     __slots__ = ("name", "quality", "subsampling")

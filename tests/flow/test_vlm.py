@@ -1,0 +1,156 @@
+"""Clips for vision-language models: a size for each video, as their processors compute it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import essp
+from essp.api.loader import Loader
+from essp.catalog.build import BuildOptions, build
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.messages.recipe import resize_of
+from essp_engine.video.geometry import output_size
+from essp_engine.video.synthetic import numbered, write_video
+from tests.harness.loops import loader
+from tests.harness.refused import refused
+
+pytestmark = pytest.mark.lane("promises")
+
+SIDES = st.integers(1, 5000) | st.sampled_from([13, 14, 15, 27, 28, 29, 42, 224, 720, 1080, 1920])
+STEPS = st.sampled_from([1, 4, 14, 28, 32])
+PIXELS = st.none() | st.integers(1, 5_000_000) | st.sampled_from([3136, 50176, 100352, 602112, 786432])
+
+
+def spec_of(**options: Any) -> ClipSpec:
+    return ClipSpec.model_validate(essp.Clip(**options)._job_section())
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIDES, SIDES, STEPS, PIXELS, PIXELS, st.integers(1, 40), st.integers(1, 6), st.sampled_from(["frame", "clip"]))
+def test_sizes_are_those_of_the_processors_of_transformers(
+    height: int, width: int, step: int, low: int | None, high: int | None, frames: int, pairs: int, of: str
+) -> None:
+    from transformers.models.qwen2_vl import video_processing_qwen2_vl as qwen2
+    from transformers.models.qwen3_vl import video_processing_qwen3_vl as qwen3
+
+    pairs = min(pairs, frames)
+    asked = {"frames": frames, "multiple_of": step, "temporal_multiple": pairs, "pixels_of": of}
+    together = max(1, round(frames / pairs)) * pairs if of == "clip" else 1
+    least = step**2 * together
+    low, high = low and max(low, 1), high and max(high, least, low or 0)
+    if low is None and high is None:
+        high = least
+    spec = spec_of(**asked, min_pixels=low, max_pixels=high)
+    assert spec.frames % pairs == 0
+    assert abs(spec.frames - frames) <= pairs / 2
+    low, high = low or least, high or 2**60
+    if max(height, width) / min(height, width) > 200:  # there, transformers refuses it
+        expected = None
+    elif of == "frame":
+        expected = qwen2.smart_resize(height, width, step, low, high)
+    else:
+        expected = qwen3.smart_resize(spec.frames, height, width, pairs, step, low, high)
+    found = output_size(resize_of(spec), height, width)
+    assert found == (expected or found)
+    assert all(side and side % step == 0 for side in found)
+
+
+def test_frames_are_as_many_as_the_processor_takes() -> None:
+    from transformers import Qwen2VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
+    processor = Qwen2VLVideoProcessor()
+    for frames in range(4, 60):
+        for pairs in (1, 2, 3, 4):
+            below = frames // pairs * pairs
+            video = VideoMetadata(below * (below + pairs))  # a multiple of the number of frames, whichever it is
+            taken = processor.sample_frames(video, temporal_patch_size=pairs, num_frames=frames)
+            assert spec_of(frames=frames, temporal_multiple=pairs, max_pixels=10**6).frames == len(taken)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A catalog of videos of six sizes, each with a caption."""
+    folder = tmp_path_factory.mktemp("mixed")
+    sizes = ((64, 48), (48, 64), (160, 120), (176, 96), (96, 96), (32, 128))
+    for number, (width, height) in enumerate(sizes):
+        write_video(folder / f"{number}.mp4", numbered(8, width, height))
+    lines = [f"{number}.mp4,a moving texture {number}" for number in range(len(sizes))]
+    (folder / "list.csv").write_text("\n".join(["path,caption", *lines]))
+    build(f"file://{folder}/list.csv", f"file://{folder}/c.parquet", ("file:///",), BuildOptions("csv"))
+    return folder / "c.parquet"
+
+
+CLIP = {"frames": 3, "max_pixels": 3000, "min_pixels": 1500, "multiple_of": 14}
+
+
+@pytest.mark.parametrize(("pixels", "apart"), [("rgb", False), ("yuv420", False), ("gray", False), ("yuv420", True)])
+def test_a_batch_is_a_list_of_clips_with_the_sizes_of_their_videos(
+    mixed: Path, pixels: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the process that prepares clips for a GPU."""
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: apart)
+    rows = {row.id: row for row in essp.open_catalog(mixed).rows}
+    clip = essp.Clip(**CLIP, pixels=pixels)
+    sizes = set()
+    with loader(mixed, clip=clip, validation_fraction=0, text="caption") as clips:
+        assert "a size for each video" in repr(clips)
+        for batch in clips:
+            assert isinstance(batch.frames, list)
+            assert len(batch.frames) == len(batch) == len(batch.labels)
+            for frames, video, first, caption in zip(
+                batch.frames, batch.meta["video"], batch.meta["first_frame"], batch.text["caption"], strict=True
+            ):
+                row = rows[video]
+                assert frames.shape == (4, *output_size(resize_of(clips.clip), row.height, row.width), frames.shape[-1])
+                assert np.array_equal(frames.numpy(), essp.decode(row, first, clip=clip))
+                assert caption == row.meta["caption"]
+                sizes.add(tuple(frames.shape))
+            assert f"{len(batch)} tensors like" in repr(batch)
+            assert [clip.device.type for clip in batch.to("meta").frames] == ["meta"] * len(batch)
+    assert len(sizes) >= 4
+
+
+def test_features_and_transforms_of_clips_that_differ_in_size(mixed: Path) -> None:
+    clip = essp.Clip(**CLIP)
+    with loader(mixed, clip=clip, validation_fraction=0) as clips:
+        frames = [each for batch in clips for each in batch.frames]
+    with loader(mixed, clip=clip, validation_fraction=0, feature="frame_diff", params={"length": 3}) as clips:
+        for each, feature in zip(frames, (each for batch in clips for each in batch.frames), strict=True):
+            assert np.array_equal(feature.numpy(), essp.compute_feature(each.numpy(), "frame_diff", length=3))
+    with loader(mixed, clip=clip, validation_fraction=0, transform=lambda each, random: each[:2] / 255) as clips:
+        batch = next(iter(clips))
+        assert all(
+            torch.equal(one, other[:2].double() / 255) for one, other in zip(batch.frames, frames[:4], strict=True)
+        )
+    kinds = iter([np.uint8, np.float32] * 10)
+    with (
+        loader(
+            mixed, clip=clip, validation_fraction=0, transform=lambda each, random: each.astype(next(kinds))
+        ) as clips,
+        pytest.raises(essp.ConfigError, match="differ in type"),
+    ):
+        next(iter(clips))
+
+
+@pytest.mark.parametrize(
+    ("resize", "field", "code"),
+    [
+        ({}, "resize.max_pixels", "missing"),
+        ({"min_pixels": 5000, "max_pixels": 3000}, "resize.min_pixels", "range"),
+        ({"max_pixels": 700}, "resize.max_pixels", "range"),
+        ({"max_pixels": 6000, "pixels_of": "clip", "multiple_of": 40}, "resize.max_pixels", "range"),
+        ({"max_pixels": 3000, "temporal_multiple": 3}, "frames", "conflict"),
+        ({"max_pixels": 3000, "mode": "exact"}, "resize.max_pixels", "conflict"),
+    ],
+)
+def test_bounds_of_a_job_that_cannot_be_are_refused(resize: dict[str, Any], field: str, code: str) -> None:
+    with refused(field, code):
+        ClipSpec.model_validate({"frames": 4, "resize": {"mode": "bounded", **resize}})
