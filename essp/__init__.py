@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
     from essp.api.loader import Loader
-    from essp.api.loader_arguments import Clip, Limits, RecordSampling, Sampling, Targets
+    from essp.api.loader_arguments import Budget, Clip, Limits, RecordSampling, Sampling, Targets
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
@@ -85,7 +85,7 @@ _HOMES = {
     "essp.api.epochs": ("Batch",),
     "essp.api.features": ("compute_feature", "features"),
     "essp.api.loader": ("Loader",),
-    "essp.api.loader_arguments": ("Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
+    "essp.api.loader_arguments": ("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
@@ -103,6 +103,7 @@ __all__ = [
     "BadVideo",
     "Batch",
     "BatchTargets",
+    "Budget",
     "Catalog",
     "Clip",
     "ConfigError",

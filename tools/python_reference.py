@@ -30,6 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Clip",
         "Sampling",
         "Targets",
+        "Budget",
         "Limits",
         "Records",
         "RecordSampling",

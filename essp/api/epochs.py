@@ -199,9 +199,13 @@ class Epochs(IterableDataset[Batch]):
         """Batches of an epoch, of this rank."""
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
+    def _batch_end(self, begin: int) -> int:
+        """The clip after the last one of the batch that begins at clip `begin` of the current epoch, of this rank."""
+        return min(self._clips, begin + self._batch_size)
+
     def _refuse_empty_epochs(self) -> None:
         """Raises `ConfigError` if an epoch has no batch: a loop would train on nothing, and not notice."""
-        if not len(self):
+        if not self._clips or (self._drop_last and self._clips < self._batch_size):
             raise ConfigError(
                 f"an epoch has {self._clips} clips, less than a batch of {self._batch_size}; lower batch_size, or use "
                 "drop_last=False",
@@ -361,7 +365,7 @@ class Epochs(IterableDataset[Batch]):
         with an epoch, Lightning takes one more batch, of the next epoch, and counts that as an epoch, too: the loader
         continues in that epoch.
         """
-        one_batch = self._batch_size * self._ranks.world_size
+        one_batch = self._batch_end(0) * self._ranks.world_size
         if self._begun_by_state and self._begun and 0 < self._clips_done <= one_batch < self._clips_of_all:
             self.close()
             self._begun, self._resuming = False, True

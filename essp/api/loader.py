@@ -33,10 +33,9 @@ from essp.api.arguments import (
     rendezvous_of,
     transformed,
     uri_of,
-    whole_number,
 )
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
-from essp.api.loader_arguments import Clip, Limits, Sampling, Targets, checked_group
+from essp.api.loader_arguments import Budget, Clip, Limits, Sampling, Targets, batch_of, checked_group
 from essp.api.loader_job import (
     data_of_split,
     document_of,
@@ -48,7 +47,7 @@ from essp.api.loader_job import (
 from essp.api.targets import TargetReader
 from essp.api.texts import TextReader
 from essp.job_file import read_job
-from essp.loops.clips import Clips, JobClips
+from essp.loops.clips import Clips, JobClips, batches_of
 from essp.loops.clips_process import ClipsProcess
 from essp.loops.feed import Feed
 from essp.loops.source import ClusterSource, OwnSource, Source
@@ -65,6 +64,7 @@ from essp_common.validation import suggested
 from essp_engine.intake.ordered import PhaseEnd
 from essp_engine.loading.batch import Batch as PreparedBatch
 from essp_engine.loading.batch import Seen, as_pictures, as_stored
+from essp_engine.loading.pixel_batches import PixelBatches, pixels_of_videos
 from essp_engine.loading.rendezvous import Rendezvous
 
 _BATCH_SIZE = 32
@@ -108,7 +108,7 @@ class Loader(Epochs):
         clip: Clip = Clip(),
         feature: str = "rgb",
         params: Mapping[str, Any] | None = None,
-        batch_size: int = _BATCH_SIZE,
+        batch_size: int | Budget = _BATCH_SIZE,
         sampling: Sampling = Sampling(),
         targets: Targets = Targets(),
         transform: Transform | None = None,
@@ -127,7 +127,8 @@ class Loader(Epochs):
         validation_fraction: the share of the training videos that is set aside; 0: none.
         clip: number of frames of a clip and their size; for `flow` of length L, frames = L + 1.
         feature, params: the feature to compute, and its parameters (`essp.features()`; `essp extractor describe NAME`).
-        batch_size: clips of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`).
+        batch_size: clips of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`). Or an
+            `essp.Budget` of pixels.
         sampling: which clips are shown, and in which order.
         targets: what a batch has of the catalog in addition to frames and classes: series and texts.
         transform: called with each clip `(T, H, W, C)`, which it must not modify, and a random generator that depends
@@ -156,7 +157,7 @@ class Loader(Epochs):
             clip=section,
             sampling=sampling._job_section(),
             stream={"feature": feature, "params": params_of(feature, params, section["frames"] // section["snippets"])},
-            batch_size=whole_number("batch_size", batch_size, 1),
+            batch=batch_of(batch_size),
             bounds={},
             limits=limits,
             ranks=ranks,
@@ -172,7 +173,7 @@ class Loader(Epochs):
         stream: str | None = None,
         *,
         split: str = "train",
-        batch_size: int | None = None,
+        batch_size: int | Budget | None = None,
         targets: Targets = Targets(),
         transform: Transform | None = None,
         drop_last: bool = False,
@@ -203,7 +204,7 @@ class Loader(Epochs):
             clip=spec.clip.model_dump(),
             sampling=spec.sampling.model_dump(),
             stream=spec.streams[stream].model_dump(),
-            batch_size=whole_number("batch_size", batch_size, 1),
+            batch=batch_of(batch_size),
             bounds=spec.limits.model_dump(),
             limits=limits,
             ranks=ranks,
@@ -268,10 +269,12 @@ class Loader(Epochs):
     def __repr__(self) -> str:
         spec, clip = self._source.spec, self.clip
         feature = spec.streams[spec.consumers[self._consumer].stream].feature
+        pixels = spec.consumers[self._consumer].batch_pixels
+        batch = self._batch_size if pixels is None else f"at most {pixels:,} pixels"
         by_video = clip.resize.mode not in ("exact", "crop")
         size = "a size for each video" if by_video else f"{clip.resize.height} x {clip.resize.width}"
         return (
-            f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
+            f"<Loader of {self._clips:,} clips an epoch in batches of {batch}; {feature}, "
             f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
         )
 
@@ -314,6 +317,7 @@ class Loader(Epochs):
         self._feed: Feed | None = None
         self._wanted = targets
         self._refuse_targets()
+        self._refuse_small_budget()
         self._refuse_empty_epochs()
 
     def _refuse_targets(self) -> None:
@@ -326,6 +330,28 @@ class Loader(Epochs):
             )
         self._targets.check()
         self._texts.check()
+
+    def _refuse_small_budget(self) -> None:
+        """Raises `ConfigError` if the pixels of a batch are too few for a clip, or clips are not to be shown."""
+        limit = self._source.spec.consumers[self._consumer].batch_pixels
+        if limit is None:
+            return
+        if self._drop_last:
+            raise ConfigError(
+                "batches with a budget of pixels differ in size anyway; leave it out",
+                field="drop_last",
+                code="conflict",
+            )
+        view = self._source.phases.view(0)
+        pixels = pixels_of_videos(view, self.clip)
+        if (most := int(pixels.max())) > limit:
+            name = view.rows.text("id", int(pixels.argmax()))
+            raise ConfigError(
+                f"a clip of {name} has {most} pixels, more than a batch may have ({limit}); raise it to {most} or "
+                "more, or lower clip.max_pixels or clip.frames",
+                field="batch_size.pixels",
+                code="range",
+            )
 
     # --- what it has ---
 
@@ -356,6 +382,18 @@ class Loader(Epochs):
             return nothing
         self._abandoned.detach()
         return feed.close
+
+    def __len__(self) -> int:
+        """Batches of an epoch, of this rank; with an `essp.Budget`, of the current epoch."""
+        return super().__len__() if self._batches_of_pixels is None else self._batches_of_pixels.count(self._epoch)
+
+    @cached_property
+    def _batches_of_pixels(self) -> PixelBatches | None:
+        return batches_of(self._source.phases, self._consumer)
+
+    def _batch_end(self, begin: int) -> int:
+        batches = self._batches_of_pixels
+        return super()._batch_end(begin) if batches is None else batches.stop(self._epoch, begin)
 
     @property
     def _clips(self) -> int:
@@ -439,7 +477,7 @@ class Loader(Epochs):
             return ClipsProcess(source, self._consumer, start)
         transform = None if self._transform is None else _Transform(self._transform, source.spec.sampling)
         view = as_stored if transform is None and self._device.type == "cuda" else as_pictures
-        return JobClips(*source.join(self._consumer, start), self._consumer, view, transform)
+        return JobClips(*source.join(self._consumer, start), self._consumer, view, transform, self._batches_of_pixels)
 
     def _leaves_interpreter(self) -> bool:
         """Whether the job runs in another process, since this one launches the kernels of a GPU. Loops that share
@@ -473,7 +511,7 @@ class Loader(Epochs):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""
-        made = ("_videos", "_further", "_targets", "_texts", "_abandoned", "_changing")
+        made = ("_videos", "_further", "_targets", "_texts", "_batches_of_pixels", "_abandoned", "_changing")
         own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 

@@ -1,5 +1,5 @@
-"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Targets`, `essp.Limits`, and
-`essp.RecordSampling`.
+"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Targets`, `essp.Budget`,
+`essp.Limits`, and `essp.RecordSampling`.
 
 `clip` and `sampling` have the fields of the sections of a job by these names, and are checked as these are.
 """
@@ -37,6 +37,7 @@ _LEAST_SIDE = 8
 _MOST_SIDE = 7680
 _VISITS_OF_A_WINDOW = 64
 _MOST_DELTA_S = 10**6
+_MOST_PIXELS = 2**50
 _VISITS = ("pooled", "exhaustive")
 _KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)}
 """Field of `Sampling` -> the kinds of sampling that have it."""
@@ -250,6 +251,32 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """Batches that are limited in pixels instead of clips, for clips with a size for each video.
+
+    pixels: a batch has as many clips, in their order, as have this many pixels together: the sum of frames x height x
+        width of its clips. A token of Qwen2.5-VL stands for 2 x 28 x 28 pixels. Where batches end follows from the
+        catalog alone, so they are the same in each run and after a resume. With several ranks, each rank has this
+        budget, and all ranks take equally many clips in a step: as many as fit on every rank. A clip that replaces one
+        that cannot be decoded may be larger than the planned one, and its batch then exceeds the budget.
+
+    For example:
+
+        essp.Loader("catalog.parquet", clip=essp.Clip(max_pixels=300_000), batch_size=essp.Budget(pixels=20_000_000))
+    """
+
+    pixels: int
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        object.__setattr__(self, "pixels", whole_number("batch_size.pixels", self.pixels, 1, _MOST_PIXELS))
+
+    def _job_section(self) -> dict[str, Any]:
+        """What it is in a job's `consumers`."""
+        return {"batch_pixels": self.pixels}
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How much a loader may use, and how much damage it tolerates. Limits do not change which clips are shown.
 
@@ -316,6 +343,11 @@ def _check(name: str, section: Mapping[str, Any], kind: type[BaseModel], names: 
     except ValidationError as error:
         with fields_named(names or {}, JobSpec):
             raise ConfigError.together([each.within(name) for each in problems(error, kind)]) from error
+
+
+def batch_of(given: Any) -> dict[str, Any]:
+    """The argument `batch_size` as in a job's `consumers`. Raises `ConfigError`."""
+    return given._job_section() if isinstance(given, Budget) else {"batch_size": whole_number("batch_size", given, 1)}
 
 
 def checked_group(name: str, value: Any, kind: type[Any]) -> None:

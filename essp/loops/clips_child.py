@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from essp.loops.clips import JobClips
+from essp.loops.clips import JobClips, batches_of
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted
 from essp_common.errors import EsspError
 from essp_common.job.position import Position
@@ -77,9 +77,10 @@ class Child:
         logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
         if source.phases.digest() != wanted.plan:
             raise EsspError("the catalog has changed since this loader was made; make another one")
+        batches = batches_of(source.phases, wanted.consumer)
         job, membership = source.join(wanted.consumer, wanted.start)
         self._say(Begun(job.folder))
-        with closing(JobClips(job, membership, wanted.consumer, as_stored)) as clips:
+        with closing(JobClips(job, membership, wanted.consumer, as_stored, batches=batches)) as clips:
             self._give(clips)
 
     def _give(self, clips: JobClips) -> None:

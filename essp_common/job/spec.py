@@ -170,7 +170,11 @@ class ConsumerSpec(Section):
     stream: str
     """The stream to read, one of `streams`."""
     batch_size: int = Field(32, ge=1, le=65_536)
-    """Clips that the loop takes at a time."""
+    """Clips that the loop takes at a time. With `batch_pixels`, it is computed: the number of the largest clips that
+    take as much memory as a batch."""
+    batch_pixels: int | None = Field(None, ge=1, le=2**50)
+    """The loop takes as many clips at a time as have this many pixels: the sum of frames x height x width of all
+    clips. For clips with a size for each video (`clip.resize.mode: bounded`)."""
 
 
 class LimitsSpec(Section):

@@ -15,6 +15,7 @@ at least one batch. If a share cannot hold a window as well, the queue issues sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from essp_common.errors import ConfigError
@@ -53,6 +54,32 @@ def bounds_of(
     """
     bounds = {purpose: _bounds(phases.spec, clips[purpose], streams, parts.streams) for purpose, _ in phases.views}
     return [bounds[purpose] for purpose, _ in phases.order]
+
+
+def with_batches(
+    spec: JobSpec,
+    clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
+    streams: Mapping[str, Stream],
+    parts: ClipParts,
+) -> JobSpec:
+    """The job with the `batch_size` of loops that limit their batches in pixels: the number of the largest clips that
+    take as many bytes as a batch, for which the budget must have room."""
+    limits = {name: consumer.batch_pixels for name, consumer in spec.consumers.items() if consumer.batch_pixels}
+    if not limits:
+        return spec
+    sizes = [
+        (sum(_bounds(spec, {seen: stored}, streams, parts.streams)), math.prod(seen.shape[:3]))
+        for of_purpose in clips.values()
+        for seen, stored in of_purpose.items()
+    ]
+    largest, a_pixel = max(size for size, _ in sizes), max(size / pixels for size, pixels in sizes)
+    consumers = {
+        name: consumer.model_copy(update={"batch_size": math.ceil(limits[name] * a_pixel / largest) + 1})
+        if name in limits
+        else consumer
+        for name, consumer in spec.consumers.items()
+    }
+    return spec.model_copy(update={"consumers": consumers})
 
 
 def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:

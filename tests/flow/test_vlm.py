@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from hypothesis import strategies as st
 import essp
 from essp.api.loader import Loader
 from essp.catalog.build import BuildOptions, build
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
+from essp_common.objects.directory import DirectoryStore
 from essp_engine.video.geometry import output_size
 from essp_engine.video.synthetic import numbered, write_video
 from tests.harness.loops import loader
@@ -154,3 +159,110 @@ def test_features_and_transforms_of_clips_that_differ_in_size(mixed: Path) -> No
 def test_bounds_of_a_job_that_cannot_be_are_refused(resize: dict[str, Any], field: str, code: str) -> None:
     with refused(field, code):
         ClipSpec.model_validate({"frames": 4, "resize": {"mode": "bounded", **resize}})
+
+
+# --- batches with a budget of pixels ---
+
+LIMIT = 40_000
+
+
+def batches_of(clips: essp.Loader) -> list[list[tuple[int, int]]]:
+    """The clips of each batch: index in the epoch, and pixels."""
+    return [
+        list(zip(batch.meta["index"], (math.prod(each.shape[:3]) for each in batch.frames), strict=True))
+        for batch in clips
+    ]
+
+
+def as_many_as_fit(clips: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    made: list[list[tuple[int, int]]] = [[]]
+    for clip in clips:
+        if made[-1] and sum(pixels for _, pixels in (*made[-1], clip)) > LIMIT:
+            made.append([])
+        made[-1].append(clip)
+    return made
+
+
+def with_budget(mixed: Path, **options: Any) -> essp.Loader:
+    given = {"clip": essp.Clip(**CLIP), "batch_size": essp.Budget(pixels=LIMIT), "clips_per_epoch": 60}
+    return loader(mixed, **given | {"validation_fraction": 0} | options)
+
+
+def test_a_batch_has_as_many_clips_as_fit_and_resumes_exactly(mixed: Path) -> None:
+    with with_budget(mixed) as clips:
+        assert "at most 40,000 pixels" in repr(clips)
+        lengths, epochs, states = [len(clips)], [], []
+        for batch in clips:
+            states.append((clips.state_dict(), batch.meta["index"]))
+        lengths.append(len(clips))
+        epochs = [batches_of(clips)]
+    with with_budget(mixed) as clips:
+        first = batches_of(clips)
+        assert first == as_many_as_fit([clip for batch in first for clip in batch])
+        assert [[index for index, _ in batch] for batch in first] == [indices for _, indices in states]
+        assert batches_of(clips) == epochs[0] != first
+    assert lengths == [len(first), len(epochs[0])]
+    assert len({len(batch) for batch in first}) > 1
+    for number in (0, len(first) // 2):
+        with with_budget(mixed) as clips:
+            clips.load_state_dict(states[number][0])
+            assert batches_of(clips) == first[number + 1 :]
+    with with_budget(mixed) as clips:  # from within a batch
+        clips.load_state_dict(states[0][0] | {"clip": 1})
+        assert batches_of(clips) == as_many_as_fit([clip for batch in first for clip in batch][1:])
+    with with_budget(mixed, batch_size=7) as clips:
+        clips.load_state_dict(states[1][0])
+        assert batches_of(clips)[0][0][0] == states[1][1][-1] + 1
+
+
+def test_ranks_take_equally_many_clips_within_their_budgets(mixed: Path) -> None:
+    shares, states = [], []
+    for rank in range(2):
+        with with_budget(mixed, rank=rank, world_size=2) as clips:
+            batches = iter(clips)
+            share = [batch.meta["index"] for batch in (next(batches), next(batches))]
+            states.append(clips.state_dict())
+            share += [[index for index, _ in batch] for batch in batches_of_rest(batches)]
+            shares.append(share)
+            assert len(clips) == len(share)
+    assert states[0] == states[1]
+    assert [len(batch) for batch in shares[0]] == [len(batch) for batch in shares[1]]
+    with with_budget(mixed, batch_size=60) as clips:
+        pixels = dict(clip for batch in batches_of(clips) for clip in batch)
+    assert sorted(index for share in shares for batch in share for index in batch) == list(range(60))
+    for step, both in enumerate(zip(*shares, strict=True)):
+        assert all(sum(pixels[index] for index in batch) <= LIMIT for batch in both)
+        if step + 1 < len(shares[0]):
+            more = [[*batch, shares[rank][step + 1][0]] for rank, batch in enumerate(both)]
+            assert any(sum(pixels[index] for index in batch) > LIMIT for batch in more), "one more would fit"
+
+
+def batches_of_rest(batches: Any) -> list[list[tuple[int, int]]]:
+    return [[(index, 0) for index in batch.meta["index"]] for batch in batches]
+
+
+@pytest.mark.parametrize("options", [{"kind": "pooled", "clips_per_visit": 4, "window": 24}, {"split": "test"}])
+def test_a_small_memory_holds_a_batch(mixed: Path, options: dict[str, Any], tmp_path: Path) -> None:
+    """The budget of a job is computed for the largest clips, of which there are the fewest in a batch."""
+    rows = tuple(replace(row, split=options.get("split", "train")) for row in essp.open_catalog(mixed).rows)
+    write_catalog(DirectoryStore(str(tmp_path)), "c.parquet", Catalog(rows))
+    with with_budget(tmp_path / "c.parquet", **options) as clips:
+        consumer = clips._source.spec.consumers["loop"]
+        assert consumer.batch_pixels == LIMIT
+        assert consumer.batch_size == math.ceil(LIMIT / max(pixels for b in batches_of(clips) for _, pixels in b)) + 1
+
+
+def test_a_budget_that_cannot_be_is_refused(mixed: Path) -> None:
+    with refused("batch_size.pixels", "range"):
+        with_budget(mixed, batch_size=essp.Budget(5000))
+    with refused("drop_last", "conflict"):
+        with_budget(mixed, drop_last=True)
+
+
+@pytest.mark.processes
+def test_batches_with_a_budget_are_the_same_from_another_process(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with with_budget(mixed) as clips:
+        expected = batches_of(clips)
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
+    with with_budget(mixed) as clips:
+        assert batches_of(clips) == expected

@@ -120,7 +120,7 @@ CALLS: tuple[tuple[str, str], ...] = (
 """Code, and a library that it needs."""
 CALLS_WITHOUT_LIBRARIES = {
     *("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
-    *("Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
+    *("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
     *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features"),
 }
 

@@ -55,6 +55,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
         "Loader": lambda **one: essp.Loader(**{**catalog, **one}),
         "Clip": lambda **one: essp.Loader(**catalog, clip=essp.Clip(**one)),
         "Sampling": lambda **one: essp.Loader(**catalog, sampling=essp.Sampling(**{"kind": "exhaustive", **one})),
+        "Budget": lambda **one: essp.Loader(**catalog, batch_size=essp.Budget(**one)),
         "Targets": lambda **one: essp.Loader(**catalog, targets=essp.Targets(**one)),
         "Limits": lambda **one: essp.Loader(**catalog, limits=essp.Limits(**one)),
         "RecordSampling": lambda **one: essp.RecordSampling(**{"replacement": True, **one}),
@@ -118,6 +119,7 @@ WRONG = {
         "text": [None, 3, b"a", [3], ["nothing"], "nothing", SOMETHING],
         "pick": [None, 3, "two", [], SOMETHING],
     },
+    "Budget": {"pixels": [0, None, 2**51, *NUMBERS]},
     "Sampling": {
         "kind": [None, 3, "random", [], SOMETHING],
         "seed": [None, *NUMBERS],
