@@ -144,8 +144,8 @@ def budget_problem(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> ConfigErro
     held = spec.limits.budget // largest
     if held >= needed:
         return None
-    batch, culprit = _batch(spec)
-    cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
+    _, culprit = _batch(spec)
+    cause = culprit + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
     return ConfigError(
         f"{size(spec.limits.budget)} holds {counted(held, 'clip')} of up to {size(largest)}, but {cause} {needed} at "
         f"once; raise it to {-(-needed * largest // _MIB)}MiB or more, or lower the others, clip.frames or clip.resize",
@@ -177,15 +177,17 @@ def _largest(bounds: Sequence[Sequence[int]]) -> int:
 
 
 def _batch(spec: JobSpec) -> tuple[int, str]:
-    """The largest number of clips that are freed together, and the field that sets it."""
-    return max(
-        (
-            (reader.batch_size, f"{kind}.{name}.batch_size")
-            for kind, readers in (("trainers", spec.trainers), ("consumers", spec.consumers))
-            for name, reader in readers.items()
-        ),
-        default=(_PREDICTOR_BATCH, "the predictor's batch"),
-    )
+    """The largest number of clips that are freed together, and the setting that leads to it."""
+    batches = [
+        (reader.batch_size, f"trainers.{name}.batch_size = {reader.batch_size}")
+        for name, reader in spec.trainers.items()
+    ]
+    for name, reader in spec.consumers.items():
+        field, value = (
+            ("batch_pixels", reader.batch_pixels) if reader.batch_pixels else ("batch_size", reader.batch_size)
+        )
+        batches.append((reader.batch_size, f"consumers.{name}.{field} = {value}"))
+    return max(batches, default=(_PREDICTOR_BATCH, f"the predictor's batch = {_PREDICTOR_BATCH}"))
 
 
 def _window_field(spec: JobSpec) -> str:
