@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from essp_common.messages.recipe import resize_of
 from essp_common.objects.directory import DirectoryStore
 from essp_engine.video.geometry import output_size
 from essp_engine.video.synthetic import numbered, write_video
+from tests.flow.conftest import EXAMPLES
 from tests.harness.loops import loader
 from tests.harness.refused import refused
 
@@ -78,6 +80,21 @@ def test_frames_are_as_many_as_the_processor_takes() -> None:
             video = VideoMetadata(below * (below + pairs))  # a multiple of the number of frames, whichever it is
             taken = processor.sample_frames(video, temporal_patch_size=pairs, num_frames=frames)
             assert spec_of(frames=frames, temporal_multiple=pairs, max_pixels=10**6).frames == len(taken)
+
+
+def test_the_processor_would_have_made_the_same_of_the_whole_frames(mixed: Path) -> None:
+    """Patch by patch, up to the two libraries' kinds of bicubic interpolation and chroma."""
+    from transformers import Qwen2VLVideoProcessor
+
+    size = {"shortest_edge": 1500, "longest_edge": 9000}
+    scaling = Qwen2VLVideoProcessor(size=size, cap_pixels_per_frame=False, return_tensors="pt")
+    taking = Qwen2VLVideoProcessor(do_resize=False, cap_pixels_per_frame=False, return_tensors="pt")
+    clip = essp.Clip(frames=4, min_pixels=1500, max_pixels=9000)
+    for row in essp.open_catalog(mixed).rows:
+        whole, ours = (torch.from_numpy(essp.decode(row, **of)) for of in ({"frames": 4}, {"clip": clip}))
+        expected, found = scaling(whole.permute(0, 3, 1, 2)), taking(ours.permute(0, 3, 1, 2))
+        assert torch.equal(found["video_grid_thw"], expected["video_grid_thw"])
+        assert (found["pixel_values_videos"] - expected["pixel_values_videos"]).abs().mean() < 0.1
 
 
 @pytest.fixture(scope="module")
@@ -266,3 +283,32 @@ def test_batches_with_a_budget_are_the_same_from_another_process(mixed: Path, mo
     monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
     with with_budget(mixed) as clips:
         assert batches_of(clips) == expected
+
+
+# --- the notebook ---
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_notebook_fine_tunes_a_model_on_questions_and_answers(
+    catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbformat
+    from jupyter_core.utils import ensure_event_loop
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(EXAMPLES.parents[1]), str(EXAMPLES.parents[1] / "services"))))
+    os.symlink(catalog, tmp_path / "catalog.parquet")
+    notebook = nbformat.read(EXAMPLES / "vision_language.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    ensure_event_loop().close()
+    said = ["".join(output.get("text", "") for output in cell.get("outputs", ())) for cell in notebook.cells]
+    [losses] = [
+        [float(line.split()[-1]) for line in text.splitlines() if line.startswith("epoch ")]
+        for text in said
+        if "epoch 1: loss" in text
+    ]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0] * 2 / 3
+    assert said[-1].startswith("(4, ")
