@@ -62,9 +62,9 @@ class Clip:
     min_pixels, max_pixels: instead of `size`, a size for each video, as for a vision-language model: its aspect ratio
         is kept as far as sides that are multiples of `multiple_of` allow, and frames have about this many pixels at
         least and at most. These are the sizes that the processors of Qwen-VL compute. `Batch.frames` is a list then.
-    multiple_of: of which the sides are multiples: the side of a patch times the patches that are merged, 28 for
-        Qwen2.5-VL and 32 for Qwen3-VL.
-    temporal_multiple: of which the number of frames is a multiple; `frames` is rounded to the nearest one.
+    multiple_of: sides are multiples of it: the side of a patch times the patches that are merged, 28 for Qwen2.5-VL and
+        32 for Qwen3-VL.
+    temporal_multiple: the number of frames is a multiple of it; `frames` is rounded to the nearest one.
     pixels_of: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all frames
         of a clip together, as for Qwen3-VL.
 

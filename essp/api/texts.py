@@ -92,7 +92,7 @@ class TextReader:
         }
 
     def _texts(self, name: str, value: Any, place: int) -> list[str]:
-        """All texts of a value, without empty ones. Raises `ConfigError` if it is no text."""
+        """All texts of a value, without empty ones. Raises `ConfigError` if it is something else."""
         texts = _listed(value)
         if texts is None:
             raise ConfigError(

@@ -45,7 +45,7 @@ class ResizeSpec(Section):
     """`bounded`: the sides are multiples of it: the side of a patch times the patches that are merged, 14 x 2 for
     Qwen2.5-VL."""
     temporal_multiple: int = Field(2, ge=1, le=64)
-    """`bounded`: a clip has a multiple of so many frames, which the network puts into one patch."""
+    """`bounded`: the number of frames of a clip is a multiple of it, since the network puts these into one patch."""
     pixels_of: Literal["frame", "clip"] = "frame"
     """`bounded`: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all
     frames of a clip together, as for Qwen3-VL."""

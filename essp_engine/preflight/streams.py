@@ -62,8 +62,8 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
         name = view.rows.text("id", video)
         if not (alike or height):
             raise ConfigError(
-                f"with {spec.clip.resize.mode}, sizes depend on that of each image, and the size of a record that is a "
-                f"file ({name}) is not known; use crop or exact, or build the records as numbers (essp records build "
+                f"with {spec.clip.resize.mode}, sizes depend on the size of each image, and a record that is a file "
+                f"({name}) has none; use crop or exact, or build the records as numbers (essp records build "
                 "--encode raw)",
                 field="clip.resize.mode",
                 code="conflict",
