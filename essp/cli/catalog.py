@@ -49,8 +49,15 @@ def build_command(
             help="CSV: column that says what videos share, such as a person (default: `group`, if it exists)."
         ),
     ] = None,
+    view_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="CSV: columns with the videos of each view of an event, as in left,right or LEFT=COLUMN "
+            "(default: `path:LEFT`, `path:RIGHT`)."
+        ),
+    ] = None,
     camera: Annotated[
-        str | None, typer.Option(help="LeRobot: use only this camera (default: a row for each camera and episode).")
+        str | None, typer.Option(help="LeRobot: use only this camera (default: all, as views of each episode).")
     ] = None,
     tolerance_s: Annotated[
         float | None,
@@ -89,14 +96,16 @@ def build_command(
     """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
 
     SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
-    label, split, group and start_s, end_s or start_frame, end_frame; or a published data set: UCF-101, HMDB51, KTH,
+    label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH,
     Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset
     shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
     together when validation videos are set aside. Running the command again reads only new and changed files; after an
     interruption it continues where it stopped.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
-    options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
+    options = BuildOptions(
+        kind, split, group_column, view_columns, camera, tolerance_s, whole, background, salvage, reading
+    )
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
