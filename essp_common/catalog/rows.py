@@ -193,6 +193,10 @@ class Rows(Sequence[VideoRow]):
         values: Numbers = column[self.places]
         return values
 
+    def number(self, name: str, row: int) -> Any:
+        """One number of one row."""
+        return value_of(self.columns[name], self.places[row])
+
     def words(self, name: str) -> tuple[Numbers, Texts]:
         """The code of each row in one of `WORDS`, and the words for the codes."""
         column = self._words(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +20,17 @@ _SAMPLED, _NEARLY_ALL = 1000, 0.9
 class CatalogView:
     """The usable videos of one split, indexed 0..n-1."""
 
-    def __init__(self, rows: Rows, classes: tuple[str, ...], class_id: NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        classes: tuple[str, ...],
+        class_id: NDArray[np.int32],
+        further: Mapping[str, Rows] | None = None,
+    ) -> None:
         self.rows = rows
         """Sorted by id."""
+        self.further = further or {}
+        """View -> its row for each video, which shows the same event (`events.py`)."""
         self.classes = classes
         """All class names of the catalog, sorted; a class id is an index into them, the same for every split."""
         self.class_id = class_id
