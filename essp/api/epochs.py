@@ -41,13 +41,14 @@ class Batch:
     """A batch of B clips: `frames`, `labels`, `meta` and `targets`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. Other features
+        are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
-    meta: lists of B values. `video` (its id; of several views, that of the first), `uri`, `class_name`, `split` and `group`: as in the catalog;
-        `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch; for
-        several views also `event`, and by view `uris` and `frame_numbers` (in its file). Then the other columns
-        of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
-        that is one of those above.
+    meta: lists of B values. `video` (its id; of several views, that of the first), `uri`, `class_name`, `split` and
+        `group`: as in the catalog; `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its
+        epoch; for several views also `event`, and by view `uris` and `frame_numbers` (in its file). Then the other
+        columns of the source of the catalog, by their names: None for a video without a value; `source_` is added to a
+        name that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
 
     For example:

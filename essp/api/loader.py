@@ -139,8 +139,8 @@ class Loader(Epochs):
             them lie outside the video. Default: the values at the clip's own frames.
         transform: called with each clip `(T, H, W, C)`, which it must not modify, and a random generator that depends
             on seed, epoch and clip only (so it draws the same for each view of a clip). A dictionary has a function for
-            each view; views that are not in it stay as they are. The results are stacked, so they need the same shape and type. It runs in a
-            thread.
+            each view; views that are not in it stay as they are. The results are stacked, so they need the same shape
+            and type. It runs in a thread.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: device of `Batch.frames`; batches are sent ahead of the loop, from pinned memory. For a GPU, without
             `transform` and with one loop, another process prepares batches, so that the loop need not share Python's
@@ -340,9 +340,9 @@ class Loader(Epochs):
 
     @property
     def clip(self) -> ClipSpec:
-        """Of several views, those of the first: frames, stride and size: `essp.decode(row, first_frame - row.first_frame, clip=loader.clip)` decodes a clip
-        again. `first_frame` of `Batch.meta` counts from the start of the file, `essp.decode` from the row's first
-        frame."""
+        """Frames, stride and size, of several views those of the first one: `essp.decode(row, first_frame -
+        row.first_frame, clip=loader.clip)` decodes a clip again. `first_frame` of `Batch.meta` counts from the start of
+        the file, `essp.decode` from the row's first frame."""
         return self._source.spec.clip
 
     # --- how it does that ---

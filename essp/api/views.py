@@ -50,7 +50,9 @@ def section_of(clip: Clips) -> dict[str, Any]:
                 )
         views[name] = own
     if clip[first].snippets != 1:
-        raise ConfigError("clips of several views are one piece; use 1", field=f"clip.{first}.snippets", code="conflict")
+        raise ConfigError(
+            "clips of several views are one piece; use 1", field=f"clip.{first}.snippets", code="conflict"
+        )
     return {**section, "views": views}
 
 
@@ -73,7 +75,9 @@ def transforms_of(transform: Transforms | None, views: Sequence[str]) -> tuple[T
         return (function_of("transform", transform),) * max(1, len(views))
     for name in transform:
         if name not in views:
-            known = suggested(str(name), views, "views: ") if views else "the loader has one clip for all; give a function"
+            known = (
+                suggested(str(name), views, "views: ") if views else "the loader has one clip for all; give a function"
+            )
             raise ConfigError(f"there is no view {name!r}; {known}", field="transform", code="unknown")
     return tuple(function_of(f"transform.{name}", transform.get(name)) for name in views)
 

@@ -155,7 +155,7 @@ def build(
     )
     if options.background is not None and any(entry.view for entry in listing.entries):
         raise ConfigError(
-            "makes videos of their own of what lies between segments, and these events have several views; leave it out",
+            "adds videos of what lies between segments, and these events have several views; leave it out",
             field="--background",
             code="unsupported",
         )

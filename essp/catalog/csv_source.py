@@ -106,7 +106,8 @@ def read_csv(
 ) -> tuple[list[Entry], tuple[str, ...]]:
     """The rows of a CSV file, and what users should know about how its columns were understood.
 
-    `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. Raises `NotFound`, and `ConfigError` for columns that make no sense.
+    `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. Raises
+    `NotFound`, and `ConfigError` for columns that make no sense.
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)

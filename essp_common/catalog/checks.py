@@ -184,7 +184,9 @@ _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "frame_count": (_between(0, LARGEST_COUNT), "is not a number of frames"),
     "lookahead": (_between(0, 1024), "is not a number of packets"),
 }
-_COMPARED = frozenset({"id", "uri", "width", "height", "frame_count", "first_frame", "last_frame", "event", "view", "error"})
+_COMPARED = frozenset(
+    {"id", "uri", "width", "height", "frame_count", "first_frame", "last_frame", "event", "view", "error"}
+)
 _KEYFRAMES = ("keyframe_frame", "keyframe_pts", "keyframe_offset")
 
 

@@ -57,8 +57,8 @@ class VideoRow:
     keyframe_offset: byte offset of each keyframe's packet in the file (-1: the container does not say).
     group: what it shares with other videos, such as the person or the recording; carving a split keeps a group on one
         side. Empty: it shares nothing.
-    event: what the rows of one event have in common: several cameras, or two eyes, that show it at the same time. Empty:
-        no other row shows it.
+    event: what the rows of one event have in common: several cameras, or two eyes, that show it at the same time.
+        Empty: no other row shows it.
     view: which of the views of its event this is, such as the name of the camera; once in each event. Empty: the only
         one.
     origin_s: when the event begins, in seconds of the file's clock (`start_s`): at the beginning of a whole file, or

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
@@ -110,11 +110,12 @@ class Clock:
         self._start_s = float(numbers["start_s"]) - float(numbers["origin_s"])
         self._appears_s: list[float] = []
         """When each frame of a varying rate appears, from the first frame of the row to its last; otherwise empty."""
+        self._end_s = self._start_s + (self._last + 1) / self._fps
         if packed := rows.blob("timestamps", row):
             time_base = int(numbers["time_base_num"]), int(numbers["time_base_den"])
             times = float(numbers["start_s"]), float(numbers["duration_s"])
             edges = _edges(rows.text("id", row), packed, int(numbers["frame_count"]), time_base, *times)
-            self._appears_s = (edges[self._first : self._last + 1] - float(numbers["origin_s"])).tolist()
+            *self._appears_s, self._end_s = (edges[self._first : self._last + 2] - float(numbers["origin_s"])).tolist()
 
     def appears_s(self, frame: int) -> float:
         """When a frame of the file appears; beyond the row, its first or last frame."""
@@ -122,6 +123,18 @@ class Clock:
         if self._appears_s:
             return self._appears_s[frame - self._first]
         return self._start_s + frame / self._fps
+
+    @property
+    def shows_s(self) -> tuple[float, float]:
+        """From when to when the row shows something."""
+        return self.appears_s(self._first), self._end_s
+
+    def frames(self, begin_s: float, end_s: float) -> tuple[int, int]:
+        """The first frame of the row that appears at or after one time, and the last one that appears before another,
+        both to within `SAME_MOMENT_S`."""
+        times = self._appears_s or [self.appears_s(frame) for frame in range(self._first, self._last + 1)]
+        first, stop = (bisect_left(times, second - SAME_MOMENT_S) for second in (begin_s, end_s))
+        return self._first + first, self._first + stop - 1
 
     def shown(self, seconds: Sequence[float]) -> list[int]:
         """The last frame of the row that has appeared at each of these times, to within `SAME_MOMENT_S`; before the

@@ -167,7 +167,8 @@ def _check_planes(clip: ClipSpec, place: str = "") -> None:
     for side in sides.get(clip.resize.mode, ()):
         if (length := getattr(clip.resize, side)) % 2:
             raise wrong(
-                f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use {length - 1} or {length + 1}",
+                f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use {length - 1} or "
+                f"{length + 1}",
                 field=f"{place}resize.{side}",
                 code="conflict",
             )

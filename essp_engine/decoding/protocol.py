@@ -86,9 +86,11 @@ class Request:
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shapes]:
-    """For each seed, the shape of its frames, followed by those of each further view. Raises `PermanentError` for a seed without frames, or with frames that do not
-    divide evenly into its snippets, for frame sizes that the recipe's colours do not support, and for views that do not
-    match the recipe."""
+    """For each seed, the shape of its frames, followed by those of each further view.
+
+    Raises `PermanentError` for a seed without frames, or with frames that do not divide evenly into its snippets, for
+    frame sizes that the recipe's colours do not support, and for views that do not match the recipe.
+    """
     whole = (unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:

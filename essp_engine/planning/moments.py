@@ -1,7 +1,7 @@
 """The frames of the further views of an event at the moments of a clip.
 
-A plan chooses frames of the first view. All views of a clip end at the same moment, when its last frame appears, and the
-moments before it are `stride` frames of the first view apart, for each view by its own number of frames and its own
+A plan chooses frames of the first view. All views of a clip end at the same moment, when its last frame appears, and
+the moments before it are `stride` frames of the first view apart, for each view by its own number of frames and its own
 stride. At each moment, a view shows the last of its frames that has appeared by then. Times count from the beginning of
 the event in each file (`VideoRow.origin_s`), so cameras may have different rates and have started at different times.
 
@@ -30,9 +30,7 @@ class Moments:
         self._further: list[Rows] = [view.further[name] for name in further]
         self._ends = (clip.frames - 1) * clip.stride
         """Frames of the first view from the first to the last one of a clip."""
-        self._back = [
-            range((shape.frames - 1) * shape.stride, -1, -shape.stride) for shape in further.values()
-        ]
+        self._back = [range((shape.frames - 1) * shape.stride, -1, -shape.stride) for shape in further.values()]
         """For each view, how many frames of the first view its moments lie before the end of the clip."""
         self._clocks = lru_cache(maxsize=_KEPT)(self._read)
 

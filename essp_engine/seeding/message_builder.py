@@ -52,9 +52,7 @@ class MessageBuilder:
         }
         self._videos = [videos[purpose] for purpose, _ in phases.order]
         """By phase."""
-        further = {
-            purpose: FurtherViews(view, spec.clip) if view.further else None for purpose, view in phases.views
-        }
+        further = {purpose: FurtherViews(view, spec.clip) if view.further else None for purpose, view in phases.views}
         self._further = [further[purpose] for purpose, _ in phases.order]
         """By phase; None: an event has one view."""
         self._frames, self._stride = spec.clip.frames, spec.clip.stride

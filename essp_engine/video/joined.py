@@ -31,9 +31,8 @@ _ALIGNED = 64
 
 def begins(sizes: Sequence[int]) -> list[int]:
     """The byte at which each value begins in the joined one, and the end of the last one."""
-    return list(accumulate((_aligned(size) for size in sizes[:-1]), initial=_start(len(sizes)))) + [
-        joined_bytes(sizes)
-    ]
+    places = accumulate((_aligned(size) for size in sizes[:-1]), initial=_start(len(sizes)))
+    return [*places, joined_bytes(sizes)]
 
 
 def joined_bytes(sizes: Sequence[int]) -> int:
