@@ -97,8 +97,8 @@ def build_command(
 
     SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
     label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event
-    (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset
-    shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
+    (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV),
+    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
     together when validation videos are set aside. Running the command again reads only new and changed files; after an
     interruption it continues where it stopped.
     """
@@ -152,6 +152,8 @@ def show_command(
         for problem in summary.problems:
             for example in problem.examples:
                 typer.echo(f"{problem.kind}\t{example}")
+        for line in summary.events.partial if summary.events is not None else ():
+            typer.echo(f"event\t{line}")
     else:
         _show(open_console(), summary)
 
@@ -174,6 +176,8 @@ def _show(console: Console, summary: Summary) -> None:
     left = summary.rows - summary.usable.videos
     if left:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
+    for line in _events(summary):
+        console.print(line, highlight=False, soft_wrap=True)
     if summary.usable.videos:
         _show_usable(console, summary)
     for title, problems in (("note", summary.notes), ("problem", summary.problems)):
@@ -230,6 +234,19 @@ def _groups(summary: Summary) -> Iterator[str]:
             f"warning: {many} videos in several splits, such as {group} in "
             f"{' and '.join(split or '(none)' for split in splits)}: figures of such a split flatter the model"
         )
+
+
+def _events(summary: Summary) -> Iterator[str]:
+    """The number of events and of their views, and what is wrong with events that lack one."""
+    events = summary.events
+    if events is None:
+        return
+    views = ", ".join(f"{name} {count}" for name, count in events.views.items())
+    yield f"{counted(events.count, 'event')}, {events.whole} with all views; videos of each view: {views}"
+    for line in events.partial:
+        yield f"  {line}"
+    if (more := events.count - events.whole - len(events.partial)) > 0:
+        yield f"  ... and {more} more without all views (--problems lists them)"
 
 
 def _classes(summary: Summary) -> Table:
