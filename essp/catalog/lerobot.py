@@ -8,7 +8,8 @@
 An episode is an event, and each camera is a view of it. A row of the catalog is an episode from one camera: the frames
 of the MP4 from `from_timestamp`, as many as the episode has. Frame k must be shown within `tolerance_s` of
 `from_timestamp + k / fps`; the default is LeRobot's 0.1 ms. A video that violates this is a row with an error. Class
-and labels are the tasks, the group is the episode, and each numeric feature is a series. `Found.notes` lists the features that are left out.
+and labels are the tasks, the group is the episode, and each numeric feature is a series. `Found.notes` lists the
+features that are left out.
 """
 
 from __future__ import annotations

@@ -98,9 +98,10 @@ def build_command(
     SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
     label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event
     (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV),
-    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
-    together when validation videos are set aside. Running the command again reads only new and changed files; after an
-    interruption it continues where it stopped.
+    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder
+    (lerobot://PATH). The recognised format is printed first. Videos of one group stay together when validation videos
+    are set aside. Running the command again reads only new and changed files; after an interruption it continues where
+    it stopped.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
     options = BuildOptions(

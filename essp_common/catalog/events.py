@@ -52,7 +52,7 @@ def of_views(catalog: Catalog, views: Sequence[str]) -> Catalog:
     there = views_of(catalog)
     for name in views:
         if name not in there:
-            known = suggested(name, there, "views: ") if there else "its videos have no views; give one clip for all"
+            known = suggested(name, there, "views: ") if there else "its videos are not views of events"
             raise ConfigError(f"the catalog has no view {name!r}; {known}", field=f"clip.views.{name}", code="unknown")
     rows = catalog.rows
     first = rows.where(rows.has("view", views[0]))

@@ -66,8 +66,11 @@ PLANNED = (
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""
-TIMED = ("event", "origin_s", "start_s", "duration_s", "timestamps", "time_base")
-"""The columns that bring the views of one event into step, in addition to `PLANNED`."""
+TIMED = (
+    *("event", "view", "origin_s", "start_s", "duration_s", "timestamps", "time_base"),
+    *("fps", "frame_count", "first_frame", "last_frame"),
+)
+"""The columns that bring the views of one event into step."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""
 HANDED = ("extra", "targets")

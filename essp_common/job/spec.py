@@ -403,8 +403,8 @@ class JobSpec(Section):
             takes_all = stream.feature == "rgb" and self.consumers
             if len(views) > 1 and not stream.view and not takes_all:
                 raise wrong(
-                    f"{stream.feature} is computed from one view; name one of {', '.join(views)} (a loader: give the clip "
-                    "of this view alone)",
+                    f"{stream.feature} is computed from one view; name one of {', '.join(views)} (a loader: give only "
+                    "the clip of this view)",
                     field=f"streams.{name}.view",
                     code="missing",
                 )

@@ -35,12 +35,11 @@ def loader(catalog: Path, **options: Any) -> essp.Loader:
 
 def taken(batches: Any) -> list[tuple[Any, ...]]:
     """What identifies each clip, with sums over the pixels of both views."""
+    names = ("epoch", "index", "event", "first_frame")
     return [
-        (*(batch.meta[name][clip] for name in ("epoch", "index", "event", "first_frame")), *sums)
+        (*(batch.meta[name][clip] for name in names), *sums)
         for batch in batches
-        for clip, sums in enumerate(
-            zip(*(own.sum((1, 2, 3, 4)).tolist() for own in batch.frames.values()), strict=True)
-        )
+        for clip, sums in enumerate(torch.stack([own.sum((1, 2, 3, 4)) for own in batch.frames.values()], 1).tolist())
     ]
 
 
