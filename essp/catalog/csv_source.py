@@ -24,6 +24,7 @@ import io
 import re
 import tokenize
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,7 @@ def read_csv(
     columns = _columns(uri, file.columns, group_column, views)
     folder = uri.rpartition("/")[0]
     entries = [entry for row in file for entry in _entries(row, columns, folder)]
+    entries = _agreeing(entries) if columns.view else entries
     notes = tuple(_notes(columns, entries))
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
@@ -271,6 +273,20 @@ def _of_event(entry: Entry, event: str, view: str, line: int) -> Entry:
     if error is not None and error.startswith("unnamed:"):
         error = f"missing: line {line} has no video of view {view}"
     return replace(entry, id=f"{event}/{view}", event=event, view=view, error=error)
+
+
+def _agreeing(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries; views of an event whose rows give it several classes or splits are problems."""
+    said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for entry in entries:
+        if entry.event and entry.error is None:
+            said[entry.event].add((entry.class_name, entry.split))
+    return [
+        replace(entry, error=f"mislabelled: the rows of event {entry.event} differ in label or split")
+        if entry.error is None and len(said.get(entry.event, ())) > 1
+        else entry
+        for entry in entries
+    ]
 
 
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:

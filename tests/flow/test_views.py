@@ -11,9 +11,12 @@ import pytest
 import torch
 
 import essp
+from essp.catalog.build import BuildOptions, build
+from essp.catalog.summary import Events, summarize
 from tests.harness.events import LATE_S, in_step, plainly_decoded, write_events
 from tests.harness.loops import in_groups
 from tests.harness.refused import refused
+from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -139,6 +142,30 @@ def test_what_cannot_be_loaded_is_said(events: Path) -> None:
         loader(events, clip={"left": essp.Clip(), "right": essp.Clip(snippets=2)})
     with refused("feature", "missing"):
         loader(events, feature="flow")
+
+
+def test_all_cameras_of_a_robot_are_one_sample(tmp_path: Path) -> None:
+    """Episodes lie one after the other in files; the values are those of the last frame of all cameras."""
+    root = write_robot(tmp_path / "robot")
+    out = f"file://{tmp_path}/c.parquet"
+    built = build(f"lerobot://{root}", out, ("file:///",), BuildOptions())
+    assert summarize(built.catalog).events == Events(4, 4, dict.fromkeys(CAMERAS, 4), ())
+    top, wrist = CAMERAS
+    clip = {top: essp.Clip(frames=1, size=(48, 64)), wrist: essp.Clip(frames=3, stride=2, size=(48, 64))}
+    seen = set()
+    with loader(tmp_path / "c.parquet", clip=clip, kind="exhaustive", clips_per_epoch=None) as clips:
+        for batch in clips:
+            for place, first in enumerate(batch.meta["first_frame"]):
+                moments = {top: [first], wrist: [first - 4, first - 2, first]}
+                for camera, uri in batch.meta["uris"][place].items():
+                    times = [frame / FPS for frame in moments[camera]]
+                    expected = by_timestamp(Path(uri.removeprefix("file://")), times)
+                    assert np.array_equal(batch.frames[camera][place].numpy(), expected)
+                index = int(batch.targets.values["index"][place, 0])
+                assert batch.targets.values["observation.state"][place].tolist() == [state(index)]
+                seen.add(index)
+    lengths = [episode.length for episode in EPISODES if episode is not EPISODES[-1]]
+    assert len(seen) == sum(length - 4 for length in lengths), "each moment at which all cameras have their frames"
 
 
 def test_one_view_of_several(events: Path) -> None:
