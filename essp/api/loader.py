@@ -47,7 +47,6 @@ from essp.api.loader_job import (
     params_of,
 )
 from essp.api.targets import TargetReader
-from essp.api.views import Clips as ViewClips
 from essp.api.views import Shots, Transforms, names_of, section_of, transforms_of
 from essp.job_file import read_job
 from essp.loops.clips import Clips, JobClips
@@ -105,13 +104,13 @@ class Loader(Epochs):
         *,
         split: str = "train",
         validation_fraction: float = 0.15,
-        clip: ViewClips = Clip(),
+        clip: Clip | Mapping[str, Clip] = Clip(),
         feature: str = "rgb",
         params: Mapping[str, Any] | None = None,
         batch_size: int = _BATCH_SIZE,
         sampling: Sampling = Sampling(),
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
-        transform: Transforms | None = None,
+        transform: Transform | Mapping[str, Transform] | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         limits: Limits = Limits(),
@@ -181,7 +180,7 @@ class Loader(Epochs):
         *,
         split: str = "train",
         batch_size: int | None = None,
-        transform: Transforms | None = None,
+        transform: Transform | Mapping[str, Transform] | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         limits: Limits = Limits(),
@@ -225,7 +224,7 @@ class Loader(Epochs):
         job: str,
         consumer: str | None = None,
         *,
-        transform: Transforms | None = None,
+        transform: Transform | Mapping[str, Transform] | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         bus: str | None = None,

@@ -4,7 +4,7 @@
     event,view,path,label             a row a view; rows with the same `event` show the same event
 
 In the first form, `start_s:right` (or `end_s`, `start_frame`, `end_frame`) is the bound of one view, in the clock of
-its own file; `start_s` alone is that of all views.
+its own file; `start_s` alone applies to all views.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Catalog:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Column], source: str, events: Events | None = None) -> Catalog:
-        """A catalog with these columns, whose rows may be in any order; with `events`, in that of ids."""
+        """A catalog with these columns, whose rows may be in any order; with `events`, sorted by id."""
         ids = columns["id"]
         if not _rises(ids):
             places = pc.array_sort_indices(ids.arrow()).to_numpy()  # type: ignore[union-attr]

@@ -43,8 +43,8 @@ class Decoding:
     """Decodes a value of the cache, or the parts of one that hold the needed frames. Thread-safe."""
 
     def __init__(self, wanted: int | None, view: int | None = None) -> None:
-        """`wanted`: how many evenly spaced frames of each clip to decode (None: all). `view`: of which of the views
-        that the value joins (None: of the only one, or all frames of all of them)."""
+        """`wanted`: how many evenly spaced frames of each clip to decode (None: all). `view`: the number of
+        the view to decode, of those that the value joins (None: the only one, or all frames of all of them)."""
         self._wanted = wanted
         self._view = view
 

@@ -56,7 +56,7 @@ class VideoMessages:
         further: bool = False,
     ) -> None:
         """`labels`: the names of the labels that the job learns, by number; None: it learns classes. `further`: these
-        rows are a further view of events, beside the videos of other messages."""
+        rows are a further view of the events in other messages."""
         self._rows = rows
         self._further = further
         self._labels = None if labels is None else LabelSets(rows, labels)

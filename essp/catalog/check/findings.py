@@ -269,7 +269,7 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
 
 
 def _of_events(rows: Sequence[VideoRow]) -> Iterator[Finding]:
-    """Events of which a view is missing or unusable."""
+    """Events with a view that is missing or unusable."""
     events: defaultdict[str, dict[str, VideoRow]] = defaultdict(dict)
     for row in rows:
         if row.view:
