@@ -41,13 +41,15 @@ class Batch:
     """A batch of B clips: `frames`, `labels`, `meta`, `targets` and `text`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors. With
-        `Clip(max_pixels=...)`, a list of B tensors `(T, H, W, C)`, which may differ in height and width.
+        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. With
+        `Clip(max_pixels=...)`: a list of B tensors `(T, H, W, C)`, which may differ in height and width. Other features
+        are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
-    meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
-        `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch. Then the other columns
-        of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
-        that is one of those above.
+    meta: lists of B values. `video` (its id; of several views, the first one's), `uri`, `class_name`, `split` and
+        `group`: as in the catalog; `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its
+        epoch; for several views also `event`, and by view `uris` and `frame_numbers` (in its file). Then the other
+        columns of the source of the catalog, by their names: None for a video without a value; `source_` is added to a
+        name that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
     text: for each column of `Targets.text`, a list of B strings, or with `pick="all"` of B lists of strings. A clip
         whose video has no text has None, or an empty list.
@@ -77,10 +79,11 @@ class Batch:
 
         if isinstance(self.frames, list):
             sizes = ", ".join("x".join(map(str, clip.shape[1:3])) for clip in self.frames)
-            frames = f"{len(self.frames)} tensors like {described(self.frames[0])}, of {sizes}"
+            tensors = f"frames: {len(self.frames)} tensors like {described(self.frames[0])}, of {sizes}"
         else:
-            frames = described(self.frames)
-        tensors = f"frames: {frames}; labels: {described(self.labels)}"
+            by_view = self.frames if isinstance(self.frames, dict) else {"frames": self.frames}
+            tensors = "; ".join(f"{name}: {described(frames)}" for name, frames in by_view.items())
+        tensors += f"; labels: {described(self.labels)}"
         targets = "" if self.targets is None else "; targets"
         text = f"; text: {', '.join(self.text)}" if self.text else ""
         return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}{text}>"
@@ -88,8 +91,11 @@ class Batch:
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
+        frames: Any
         if isinstance(self.frames, list):
             frames = [clip.to(device, **options) for clip in self.frames]
+        elif isinstance(self.frames, dict):
+            frames = {view: own.to(device, **options) for view, own in self.frames.items()}
         else:
             frames = self.frames.to(device, **options)
         return replace(self, frames=frames, labels=self.labels.to(device, **options), targets=targets)

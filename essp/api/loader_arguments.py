@@ -26,6 +26,7 @@ _SIZE_BY_VIDEO = ("min_pixels", "max_pixels", "multiple_of", "temporal_multiple"
 """Fields of `Clip`, and of a job's `clip.resize`, for frames with a size for each video."""
 CLIP_NAMES = {
     "clip.resize": "clip.size",
+    "clip.resize.mode": "clip.max_pixels",  # wrong only because of it
     "clip.resize.height": "clip.size",
     "clip.resize.width": "clip.size",
     **{f"clip.resize.{name}": f"clip.{name}" for name in _SIZE_BY_VIDEO},

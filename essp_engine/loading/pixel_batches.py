@@ -80,10 +80,10 @@ class PixelBatches:
 
 
 def pixels_of_videos(view: CatalogView, clip: ClipSpec) -> NDArray[np.int64]:
-    """`(n,)`: the pixels of all frames of a clip of each video."""
+    """`(n,)`: the pixels of all frames of a clip of each video, or of all views of each event."""
     resize = resize_of(clip)
     heights, widths = (view.rows.numbers(name).astype(np.int64) for name in ("height", "width"))
     sizes, which = np.unique(heights << 32 | widths, return_inverse=True)
     made = (output_size(resize, size >> 32, size & 0xFFFFFFFF) for size in sizes.tolist())
     pixels: NDArray[np.int64] = np.array([clip.frames * height * width for height, width in made], np.int64)[which]
-    return pixels
+    return pixels + sum(view.frames * view.resize.height * view.resize.width for view in clip.further.values())

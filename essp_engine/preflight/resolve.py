@@ -76,7 +76,7 @@ def resolve_on(
     sizes = dict.fromkeys(size for of_view in clips.values() for size in of_view)
     streams = streams_of(spec, sizes, declared.features)
     parts = parts_of(spec)
-    spec = phases.spec = with_batches(spec, clips, streams, parts)
+    spec = phases.spec = with_batches(phases, clips, streams, parts)
     bounds = bounds_of(phases, clips, streams, parts)
     return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
 

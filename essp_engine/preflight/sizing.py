@@ -25,9 +25,10 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Purpose
 from essp_common.quantities import counted, size
 from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.streams import Stream
+from essp_engine.preflight.streams import Stream, further_clips
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.joined import joined_bytes
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
 """Limits of one work unit; the larger one applies: enough clips to share decoding from a keyframe, and few enough to
@@ -52,25 +53,31 @@ def bounds_of(
 
     Raises `ConfigError` for clips and values that the codec cannot store.
     """
-    bounds = {purpose: _bounds(phases.spec, clips[purpose], streams, parts.streams) for purpose, _ in phases.views}
+    bounds = {
+        purpose: _bounds(phases.spec, clips[purpose], further_clips(phases.spec, view), streams, parts.streams)
+        for purpose, view in phases.views
+    }
     return [bounds[purpose] for purpose, _ in phases.order]
 
 
 def with_batches(
-    spec: JobSpec,
+    phases: Phases,
     clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
     streams: Mapping[str, Stream],
     parts: ClipParts,
 ) -> JobSpec:
     """The job with the `batch_size` of loops that limit their batches in pixels: the number of the largest clips that
     take as many bytes as a batch, for which the budget must have room."""
+    spec = phases.spec
     limits = {name: consumer.batch_pixels for name, consumer in spec.consumers.items() if consumer.batch_pixels}
     if not limits:
         return spec
+    of_views = sum(view.frames * view.resize.height * view.resize.width for view in spec.clip.further.values())
     sizes = [
-        (sum(_bounds(spec, {seen: stored}, streams, parts.streams)), math.prod(seen.shape[:3]))
-        for of_purpose in clips.values()
-        for seen, stored in of_purpose.items()
+        (sum(_bounds(spec, {seen: stored}, further, streams, parts.streams)), math.prod(seen.shape[:3]) + of_views)
+        for purpose, view in phases.views
+        for further in [further_clips(spec, view)]
+        for seen, stored in clips[purpose].items()
     ]
     largest, a_pixel = max(size for size, _ in sizes), max(size / pixels for size, pixels in sizes)
     consumers = {
@@ -113,7 +120,8 @@ def most_unit_clips(spec: JobSpec) -> int:
     """
     if spec.data.records:
         return _UNIT_CLIPS
-    return max(_UNIT_CLIPS, _UNIT_FRAMES // spec.clip.frames)
+    frames = spec.clip.frames + sum(view.frames for view in spec.clip.further.values())
+    return max(_UNIT_CLIPS, _UNIT_FRAMES // frames)
 
 
 def lead_clips(phases: Phases) -> int:
@@ -200,11 +208,16 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
 
 
 def _bounds(
-    spec: JobSpec, clips: Mapping[ArraySpec, ArraySpec], streams: Mapping[str, Stream], extracted: Sequence[str]
+    spec: JobSpec,
+    clips: Mapping[ArraySpec, ArraySpec],
+    further: Sequence[ArraySpec],
+    streams: Mapping[str, Stream],
+    extracted: Sequence[str],
 ) -> list[int]:
     bounds = [0] * (1 + len(extracted))
     for seen, stored in clips.items():
-        sizes = [_most_bytes("clip", stored, spec.clip.codec)]
+        views = [_most_bytes("clip", view, spec.clip.codec) for view in (stored, *further)]
+        sizes = [joined_bytes(views) if further else views[0]]
         sizes += [
             _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
         ]

@@ -140,6 +140,16 @@ def test_a_batch_is_a_list_of_clips_with_the_sizes_of_their_videos(
     assert len(sizes) >= 4
 
 
+def test_views_of_one_event_have_one_size_each(mixed: Path) -> None:
+    by_video, one = essp.Clip(**CLIP), essp.Clip(4)
+    for clips, field in (
+        ({"a": by_video, "b": one}, "clip.max_pixels"),
+        ({"a": one, "b": by_video}, "clip.b.max_pixels"),
+    ):
+        with refused(field, "conflict"):
+            loader(mixed, clip=clips)
+
+
 def test_features_and_transforms_of_clips_that_differ_in_size(mixed: Path) -> None:
     clip = essp.Clip(**CLIP)
     with loader(mixed, clip=clip, validation_fraction=0) as clips:
