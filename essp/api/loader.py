@@ -339,7 +339,7 @@ class Loader(Epochs):
         self._texts.check()
 
     def _refuse_small_budget(self) -> None:
-        """Raises `ConfigError` if the pixels of a batch are too few for a clip, or clips are not to be shown."""
+        """Raises `ConfigError` if a budget of pixels is too small for a clip, or is given with `drop_last`."""
         limit = self._source.spec.consumers[self._consumer].batch_pixels
         if limit is None:
             return
