@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -284,6 +285,27 @@ def test_a_budget_that_cannot_be_is_refused(mixed: Path) -> None:
         with_budget(mixed, batch_size=essp.Budget(5000))
     with refused("drop_last", "conflict"):
         with_budget(mixed, drop_last=True)
+
+
+def test_a_job_file_has_the_same_sizes(mixed: Path, tmp_path: Path) -> None:
+    document = {
+        "name": "sizes",
+        "output": f"file://{tmp_path}/run",
+        "data": {"catalog": f"file://{mixed}", "consumed": "train", "validation_fraction": 0},
+        "epochs": 1,
+        "sampling": {"clips_per_epoch": 10},
+        "clip": {"frames": 4, "resize": {"mode": "bounded", "interpolation": "bicubic", "max_pixels": 3000}},
+        "streams": {"rgb": {"params": {"frames": 4}}},
+        "consumers": {"loop": {"stream": "rgb", "batch_pixels": LIMIT}},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(document))
+    targets, limits = essp.Targets(text=["caption"]), essp.Limits(decoders=1)
+    with essp.Loader.of(tmp_path / "job.yaml", batch_size=essp.Budget(LIMIT), targets=targets, limits=limits) as clips:
+        of_job = [(batch.text, [each.shape for each in batch.frames]) for batch in clips]
+    clip = essp.Clip(4, max_pixels=3000)
+    with loader(mixed, clip=clip, batch_size=essp.Budget(LIMIT), validation_fraction=0, text="caption") as clips:
+        assert of_job == [(batch.text, [each.shape for each in batch.frames]) for batch in clips]
+    assert len(of_job) > 1
 
 
 @pytest.mark.processes
