@@ -64,13 +64,13 @@ if TYPE_CHECKING:
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
     from essp.api.loader import Loader
-    from essp.api.loader_arguments import Clip, Limits, RecordSampling, Sampling
+    from essp.api.loader_arguments import Budget, Clip, Limits, RecordSampling, Sampling, Targets
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
     from essp.api.shared import SharedRecords
     from essp.api.streaming import Stream, Window, stream
-    from essp.api.targets import Targets
+    from essp.api.targets import BatchTargets
     from essp_common.catalog.catalog import Catalog
     from essp_common.catalog.rows import VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
@@ -85,13 +85,13 @@ _HOMES = {
     "essp.api.epochs": ("Batch",),
     "essp.api.features": ("compute_feature", "features"),
     "essp.api.loader": ("Loader",),
-    "essp.api.loader_arguments": ("Clip", "Limits", "RecordSampling", "Sampling"),
+    "essp.api.loader_arguments": ("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
     "essp.api.shared": ("SharedRecords",),
     "essp.api.streaming": ("Stream", "Window", "stream"),
-    "essp.api.targets": ("Targets",),
+    "essp.api.targets": ("BatchTargets",),
     "essp_common.catalog.catalog": ("Catalog",),
     "essp_common.catalog.rows": ("VideoRow",),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
@@ -102,6 +102,8 @@ _HOMES = {
 __all__ = [
     "BadVideo",
     "Batch",
+    "BatchTargets",
+    "Budget",
     "Catalog",
     "Clip",
     "ConfigError",

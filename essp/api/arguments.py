@@ -35,9 +35,13 @@ _MOST = 2**63 - 1
 def grouped(**groups: type[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function that takes groups of arguments, each a dataclass, by these names.
 
-    Where a field of a group is given as an argument of the function, a `ConfigError` says where it belongs.
+    Where a field of a group is given as an argument of the function, also by one of the group's `former_names`, a
+    `ConfigError` says where it belongs.
     """
-    homes = {field.name: argument for argument, group in groups.items() for field in fields(group)}
+    homes = {field.name: (argument, field.name) for argument, group in groups.items() for field in fields(group)}
+    for argument, group in groups.items():
+        former: Mapping[str, str] = getattr(group, "former_names", {})
+        homes |= {old: (argument, new) for old, new in former.items()}
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         known = inspect.signature(function).parameters
@@ -46,9 +50,9 @@ def grouped(**groups: type[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def checked(*args: P.args, **given: P.kwargs) -> R:
             for name in given:
                 if name in homes and name not in known:
-                    home = homes[name]
+                    home, part = homes[name]
                     raise ConfigError(
-                        f"is part of {home}; write {home}=essp.{groups[home].__name__}({name}=...)",
+                        f"is part of {home}; write {home}=essp.{groups[home].__name__}({part}=...)",
                         field=name,
                         code="unknown",
                     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
 from essp.api.contents import Contents, is_contents, name_of_contents, opened_contents
+from essp.api.loader_arguments import Clip
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -74,7 +75,7 @@ def decode(
     short_side: int | None = None,
     size: tuple[int, int] | None = None,
     interpolation: Interpolation = "area",
-    clip: ClipSpec | None = None,
+    clip: ClipSpec | Clip | None = None,
     strict: bool = True,
 ) -> Clips:
     """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
@@ -95,9 +96,10 @@ def decode(
     short_side: scale frames so that the shorter side has this many pixels, and keep the aspect ratio.
     size: `(height, width)` to scale to. Without `short_side` and `size`, frames keep their displayed size, rotated as
         the video says.
-    clip: frames, stride or times of frames, size and pixel format in one, as a model was trained: `clip=model.clip`.
-        `gray` clips are `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same
-        offset into its part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
+    clip: frames, stride or times of frames, size and pixel format in one: an `essp.Clip`, or as a model was trained,
+        `clip=model.clip`. `gray` clips are `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each
+        other one at the same offset into its part of the video. It excludes `frames`, `stride`, `short_side` and
+        `size`.
     strict: raise for a damaged frame, and for a moment at which the video shows nothing; otherwise the last good frame
         replaces it.
 
@@ -105,6 +107,7 @@ def decode(
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
         essp.decode("a.mp4", at_s=[0.5, 2, 0.5]).shape                # (3, 240, 320, 3)
         essp.decode(open("a.mp4", "rb").read(), at_s=1.25).shape      # (240, 320, 3)
+        essp.decode("a.mp4", clip=essp.Clip(frames=8, max_pixels=50_000)).shape  # (8, 168, 252, 3)
 
     Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), `ConfigError` for
     an invalid argument, such as a start outside the video, and `NotFound` for a URI outside all stores.
@@ -115,8 +118,12 @@ def decode(
         return _moments(video, plain(at_s), resize_to(short_side, size, interpolation), bool(strict))
     starts = several("start", start, int)
     if clip is not None:
+        if isinstance(clip, Clip):
+            clip = ClipSpec.model_validate(clip._job_section())
         if not isinstance(clip, ClipSpec):
-            raise ConfigError(f"must be model.clip or loader.clip, got {shown(clip)}", field="clip", code="type")
+            raise ConfigError(
+                f"must be essp.Clip(...), model.clip or loader.clip, got {shown(clip)}", field="clip", code="type"
+            )
         _refuse_beside(
             "clip", frames=(frames, 16), stride=(stride, 1), short_side=(short_side, None), size=(size, None)
         )

@@ -13,7 +13,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Never, Self, TypeVar
 
@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from essp.api.arguments import function_of, whole_number
-from essp.api.targets import Targets
+from essp.api.targets import BatchTargets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.position import Position
@@ -38,17 +38,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of B clips: `frames`, `labels`, `meta` and `targets`; `len(batch)` is B.
+    """A batch of B clips: `frames`, `labels`, `meta`, `targets` and `text`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. With
+        `Clip(max_pixels=...)`: a list of B tensors `(T, H, W, C)`, which may differ in height and width. Other features
+        are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
-    meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
-        `first_frame` and `last_frame`: in the file; `times_s`: only for clips whose frames are chosen by time, a list
-        of T seconds of the file at which they appear; `epoch`; `index`: of the clip in its epoch. Then the other
+    meta: lists of B values. `video` (its id; of several views, the first one's), `uri`, `class_name`, `split` and
+        `group`: as in the catalog; `first_frame` and `last_frame`: in the file; `times_s`: only for clips whose frames
+        are chosen by time, a list of T seconds of the file at which they appear; `epoch`; `index`: of the clip in its
+        epoch; for several views also `event`, and by view `uris` and `frame_numbers` (in its file). Then the other
         columns of the source of the catalog, by their names: None for a video without a value; `source_` is added to a
         name that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
+    text: for each column of `Targets.text`, a list of B strings, or with `pick="all"` of B lists of strings. A clip
+        whose video has no text has None, or an empty list.
 
     For example:
 
@@ -59,11 +64,12 @@ class Batch:
         batch = batch.to("cuda")
     """
 
-    frames: Tensor
+    frames: Any
     labels: Tensor
     meta: dict[str, list[Any]]
 
-    targets: Targets | None = None
+    targets: BatchTargets | None = None
+    text: dict[str, list[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,15 +78,28 @@ class Batch:
         def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
+        if isinstance(self.frames, list):
+            sizes = ", ".join("x".join(map(str, clip.shape[1:3])) for clip in self.frames)
+            tensors = f"frames: {len(self.frames)} tensors like {described(self.frames[0])}, of {sizes}"
+        else:
+            by_view = self.frames if isinstance(self.frames, dict) else {"frames": self.frames}
+            tensors = "; ".join(f"{name}: {described(frames)}" for name, frames in by_view.items())
+        tensors += f"; labels: {described(self.labels)}"
         targets = "" if self.targets is None else "; targets"
-        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}>"
+        text = f"; text: {', '.join(self.text)}" if self.text else ""
+        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}{text}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
-        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
-        return replace(self, frames=frames, labels=labels, targets=targets)
+        frames: Any
+        if isinstance(self.frames, list):
+            frames = [clip.to(device, **options) for clip in self.frames]
+        elif isinstance(self.frames, dict):
+            frames = {view: own.to(device, **options) for view, own in self.frames.items()}
+        else:
+            frames = self.frames.to(device, **options)
+        return replace(self, frames=frames, labels=self.labels.to(device, **options), targets=targets)
 
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Never:
@@ -187,9 +206,13 @@ class Epochs(IterableDataset[Batch]):
         """Batches of an epoch, of this rank."""
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
+    def _batch_end(self, begin: int) -> int:
+        """The clip after the last one of the batch that begins at clip `begin` of the current epoch, of this rank."""
+        return min(self._clips, begin + self._batch_size)
+
     def _refuse_empty_epochs(self) -> None:
         """Raises `ConfigError` if an epoch has no batch: a loop would train on nothing, and not notice."""
-        if not len(self):
+        if not self._clips or (self._drop_last and self._clips < self._batch_size):
             raise ConfigError(
                 f"an epoch has {self._clips} clips, less than a batch of {self._batch_size}; lower batch_size, or use "
                 "drop_last=False",
@@ -349,7 +372,7 @@ class Epochs(IterableDataset[Batch]):
         with an epoch, Lightning takes one more batch, of the next epoch, and counts that as an epoch, too: the loader
         continues in that epoch.
         """
-        one_batch = self._batch_size * self._ranks.world_size
+        one_batch = self._batch_end(0) * self._ranks.world_size
         if self._begun_by_state and self._begun and 0 < self._clips_done <= one_batch < self._clips_of_all:
             self.close()
             self._begun, self._resuming = False, True

@@ -1,17 +1,18 @@
-"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Limits`, and `essp.RecordSampling`.
+"""Groups of arguments of a loader: `essp.Clip`, `essp.Sampling`, `essp.Targets`, `essp.Budget`,
+`essp.Limits`, and `essp.RecordSampling`.
 
 `clip` and `sampling` have the fields of the sections of a job by these names, and are checked as these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from essp.api.arguments import MOST_DECODERS, bytes_of, plain, sides_of, whole_number
+from essp.api.arguments import MOST_DECODERS, bytes_of, mapping_of, name_of, plain, several, sides_of, whole_number
 from essp_common.errors import ConfigError
 from essp_common.field_names import Names, fields_named
 from essp_common.job.clip_spec import ClipSpec
@@ -23,14 +24,25 @@ from essp_common.validation import problems, shown
 M = TypeVar("M", bound=BaseModel)
 
 MOST_LOOPS = MOST_READERS // 2
-CLIP_NAMES = {"clip.resize": "clip.size", "clip.resize.height": "clip.size", "clip.resize.width": "clip.size"}
+_SIZE_BY_VIDEO = ("min_pixels", "max_pixels", "multiple_of", "temporal_multiple", "pixels_of")
+"""Fields of `Clip`, and of a job's `clip.resize`, for frames with a size for each video."""
+CLIP_NAMES = {
+    "clip.resize": "clip.size",
+    "clip.resize.mode": "clip.max_pixels",  # wrong only because of it
+    "clip.resize.height": "clip.size",
+    "clip.resize.width": "clip.size",
+    **{f"clip.resize.{name}": f"clip.{name}" for name in _SIZE_BY_VIDEO},
+}
 """What `Clip` calls the fields of a job's `clip`, where it has another name for them."""
 
 _FRAMES = 16
 _BY_TIME = ("fps", "every_s", "seconds", "max_frames", "spread")
+_SIDE = 224
 _LEAST_SIDE = 8
 _MOST_SIDE = 7680
 _VISITS_OF_A_WINDOW = 64
+_MOST_DELTA_S = 10**6
+_MOST_PIXELS = 2**50
 _VISITS = ("pooled", "exhaustive")
 _KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)}
 """Field of `Sampling` -> the kinds of sampling that have it."""
@@ -61,6 +73,14 @@ class Clip:
         fit, that many are spread evenly over the video; if fewer do, the last frame of the video is repeated.
     spread: `"video"` spreads the frames evenly over the time of the whole video (or its `part`), from its first frame
         to its last.
+    min_pixels, max_pixels: instead of `size`, a size for each video, as for a vision-language model: its aspect ratio
+        is kept as far as sides that are multiples of `multiple_of` allow, and frames have about this many pixels at
+        least and at most. These are the sizes that the processors of Qwen-VL compute. `Batch.frames` is a list then.
+    multiple_of: sides are multiples of it: the side of a patch times the patches that are merged, 28 for Qwen2.5-VL and
+        32 for Qwen3-VL.
+    temporal_multiple: the number of frames is a multiple of it; `frames` is rounded to the nearest one.
+    pixels_of: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all frames
+        of a clip together, as for Qwen3-VL.
 
     For example:
 
@@ -69,11 +89,12 @@ class Clip:
         essp.Clip(seconds=2.0, frames=16)         # 8 frames per second
         essp.Clip(every_s=1, max_frames=64)       # the whole video, a frame per second up to 64 s
         essp.Clip(frames=32, spread="video")      # 32 frames of the whole video
+        essp.Clip(frames=16, max_pixels=360 * 420)  # of a video of 640 x 480: (16, 336, 448, 3)
     """
 
     frames: int = _FRAMES
     stride: int = 1
-    size: int | tuple[int, int] = 224
+    size: int | tuple[int, int] = _SIDE
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
     part: tuple[float, float] = (0.0, 1.0)
     snippets: int = 1
@@ -82,6 +103,11 @@ class Clip:
     seconds: float | None = None
     max_frames: int | None = None
     spread: Literal["video"] | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    multiple_of: int = 28
+    temporal_multiple: int = 2
+    pixels_of: Literal["frame", "clip"] = "frame"
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
@@ -105,7 +131,41 @@ class Clip:
         if replaced and self.frames == _FRAMES:
             del section["frames"]
         section |= by_time
-        return {**section, "frames": _check("clip", section, ClipSpec, CLIP_NAMES).frames}
+        section |= self._size_by_video(section)
+        frames = _check("clip", section, ClipSpec, CLIP_NAMES).frames
+        if section["resize"]["mode"] == "bounded" and frames % self.temporal_multiple:
+            raise ConfigError(
+                f"{frames} frames are not a multiple of {self.temporal_multiple}; change seconds, fps or max_frames",
+                field="clip.temporal_multiple",
+                code="conflict",
+            )
+        return {**section, "frames": frames}
+
+    def _size_by_video(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        """What the `clip` of a job has instead, if frames have a size for each video.
+
+        Sizes are scaled as Qwen-VL scales them, and the number of frames is rounded as it does.
+        """
+        given = {name: getattr(self, name) for name in _SIZE_BY_VIDEO}
+        for name in ("min_pixels", "max_pixels", "multiple_of", "temporal_multiple"):
+            if given[name] is not None or name in ("multiple_of", "temporal_multiple"):
+                given[name] = whole_number(f"clip.{name}", given[name], 1)
+        if self.min_pixels is None and self.max_pixels is None:
+            for field_ in fields(self):
+                if field_.name in given and given[field_.name] != field_.default:
+                    raise ConfigError(
+                        "only with min_pixels or max_pixels, which give frames a size for each video",
+                        field=f"clip.{field_.name}",
+                        code="conflict",
+                    )
+            return {}
+        if plain(self.size) != _SIDE:
+            raise ConfigError("give a size, or min_pixels and max_pixels", field="clip.size", code="conflict")
+        made: dict[str, Any] = {"resize": {"mode": "bounded", "interpolation": "bicubic", **given}}
+        if "frames" in section:
+            several = given["temporal_multiple"]
+            made["frames"] = max(1, round(section["frames"] / several)) * several
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +254,65 @@ class RecordSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """What a batch has of the catalog in addition to frames and classes.
+
+    series: for series of the catalog, the times at which to take values, in seconds from the last frame of a clip.
+        `Batch.targets` then has these values, and says which of them lie outside the video. Series that are not named
+        have their values at the clip's own frames.
+    text: columns with captions, questions, answers or tasks, by their names in `Batch.meta`. A value is a string, or a
+        list of strings: a list of JSON, also as text in a field of a CSV file. `Batch.text` then has them.
+    pick: of several texts of a video, `one` draws one for each clip, from the seed, the epoch and the clip's index
+        alone. Lists of the same length are drawn alike, so a question comes with its own answer. `all` gives the list.
+
+    For example:
+
+        essp.Targets(series={"action": [0, 0.1, 0.2], "observation.state": [-0.1, 0]})
+        essp.Targets(text=["question", "answer"])
+    """
+
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    text: Sequence[str] = ()
+    pick: Literal["one", "all"] = "one"
+
+    former_names: ClassVar[Mapping[str, str]] = {"delta_timestamps": "series"}
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        object.__setattr__(self, "series", _seconds_of(self.series))
+        names = [name_of("targets.text", name) for name in several("targets.text", self.text, str)]
+        object.__setattr__(self, "text", tuple(dict.fromkeys(names)))
+        if self.pick not in ("one", "all"):
+            raise ConfigError(f"must be 'one' or 'all', got {shown(self.pick)}", field="targets.pick", code="unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Batches that are limited in pixels instead of clips, for clips with a size for each video.
+
+    pixels: a batch has as many clips, in their order, as have this many pixels together: the sum of frames x height x
+        width of its clips. A token of Qwen2.5-VL stands for 2 x 28 x 28 pixels. Where batches end follows from the
+        catalog alone, so they are the same in each run and after a resume. With several ranks, each rank has this
+        budget, and all ranks take equally many clips in a step: as many as fit on every rank. A clip that replaces one
+        that cannot be decoded may be larger than the planned one, and its batch then exceeds the budget.
+
+    For example:
+
+        essp.Loader("catalog.parquet", clip=essp.Clip(max_pixels=300_000), batch_size=essp.Budget(pixels=20_000_000))
+    """
+
+    pixels: int
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        object.__setattr__(self, "pixels", whole_number("batch_size.pixels", self.pixels, 1, _MOST_PIXELS))
+
+    def _job_section(self) -> dict[str, Any]:
+        """What it is in a job's `consumers`."""
+        return {"batch_pixels": self.pixels}
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How much a loader may use, and how much damage it tolerates. Limits do not change which clips are shown.
 
@@ -239,6 +358,20 @@ class Limits:
         return {name: plain(value) for name, value in given.items() if value is not None}
 
 
+def _seconds_of(given: Any) -> dict[str, tuple[float, ...]]:
+    """Name of a series -> seconds. Raises `ConfigError`."""
+    name = "targets.series"
+    try:
+        found = {series: tuple(map(float, plain(each))) for series, each in mapping_of(name, given).items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"must be a list of seconds for each name, got {shown(given)}", field=name, code="type"
+        ) from error
+    if any(not abs(second) <= _MOST_DELTA_S for seconds in found.values() for second in seconds):
+        raise ConfigError(f"must be seconds of at most {_MOST_DELTA_S}, got {shown(given)}", field=name, code="range")
+    return found
+
+
 def _check(name: str, section: Mapping[str, Any], kind: type[M], names: Names | None = None) -> M:
     """The section of a job. Raises `ConfigError` if it is not valid."""
     try:
@@ -246,6 +379,11 @@ def _check(name: str, section: Mapping[str, Any], kind: type[M], names: Names | 
     except ValidationError as error:
         with fields_named(names or {}, JobSpec):
             raise ConfigError.together([each.within(name) for each in problems(error, kind)]) from error
+
+
+def batch_of(given: Any) -> dict[str, Any]:
+    """The argument `batch_size` as in a job's `consumers`. Raises `ConfigError`."""
+    return given._job_section() if isinstance(given, Budget) else {"batch_size": whole_number("batch_size", given, 1)}
 
 
 def checked_group(name: str, value: Any, kind: type[Any]) -> None:

@@ -54,6 +54,7 @@ _NAMES_OF_ARGUMENTS = {
     f"streams.{NAME}": "feature",
     f"streams.{NAME}.feature": "feature",
     f"streams.{NAME}.params": "params",
+    f"streams.{NAME}.view": "feature",
 }
 
 
@@ -71,7 +72,11 @@ def names_for_a_file(stream: str, limits: Limits) -> Names:
 
 
 def _batch_sizes(limits: Limits) -> Names:
-    return {f"consumers.{name}.batch_size": "batch_size" for name in _consumers(limits)}
+    return {
+        f"consumers.{name}.{field}": argument
+        for name in _consumers(limits)
+        for field, argument in (("batch_size", "batch_size"), ("batch_pixels", "batch_size.pixels"))
+    }
 
 
 def document_of(
@@ -80,7 +85,7 @@ def document_of(
     clip: Mapping[str, Any],
     sampling: Mapping[str, Any],
     stream: Mapping[str, Any],
-    batch_size: int,
+    batch: Mapping[str, Any],
     bounds: Mapping[str, Any],
     limits: Limits,
     ranks: Rendezvous,
@@ -95,7 +100,7 @@ def document_of(
         "clip": clip,
         "sampling": {**sampling, "rank": ranks.rank, "ranks": ranks.world_size},
         "streams": {NAME: stream},
-        "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in _consumers(limits)},
+        "consumers": {name: {"stream": NAME, **batch} for name in _consumers(limits)},
         "limits": {"budget": _ENOUGH_BYTES, **bounds, **limits._job_section()},
     }
 

@@ -42,6 +42,7 @@ class StreamModel:
     layout: how the feature's values are read.
     classes: class names; a score is at the index of its class.
     network: name of the network, or of the encoder of descriptors.
+    view: the view of each event that it was trained on, if there were several; `model.clip.of(view)` are its clips.
     module: the PyTorch module, in evaluation mode. It takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature
         gives it; it normalises uint8 (`module.mean`, `module.std`, per channel), but not float32. It returns `Scores`,
         with `logits` of shape `(B, K)`. An encoder takes descriptors `(B, T, H, W, C)`.
@@ -64,6 +65,7 @@ class StreamModel:
     classes: tuple[str, ...]
     network: str
     module: AnyClassifier
+    view: str = ""
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
         """The class probabilities of one clip, `(K,)`, from its feature `(T, H, W, C)`, cropped as in evaluation.
@@ -267,4 +269,5 @@ def _loaded(
         classes=member.model.classes,
         network=member.model.name,
         module=module.to(device).eval(),
+        view=stream.view,
     )

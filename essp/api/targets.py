@@ -44,19 +44,19 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class BatchTargets:
     """The targets of the clips of a batch other than their classes: labels, spans and series.
 
     B: clips of the batch. T: frames of a clip. K: the names of `Loader.target_names`. D: the times of a series in
-    `delta_timestamps`.
+    `Targets.series`.
 
     frame_numbers: `(B, T)` int64: the number of each frame in its file, from 0.
     labels: `(B, K)` bool: the labels of each video; for a video without labels, its class.
     frame_labels: `(B, T, K)` bool: the names of the spans that contain each frame.
     stretches: for each clip, all spans of its video or segment, sorted by first frame.
-    values: name -> `(B, T, ...)` at the frames of the clip, or `(B, D, ...)` at the loader's `delta_timestamps`: each
+    values: name -> `(B, T, ...)` at the frames of the clip, or `(B, D, ...)` at the times in `Targets.series`: each
         series of the split's videos. NaN for a video without this series.
-    is_pad: name -> `(B, D)` bool, for series with `delta_timestamps`: the values whose time lies before or after the
+    is_pad: name -> `(B, D)` bool, for series in `Targets.series`: the values whose time lies before or after the
         video or segment; they repeat its first or last value.
 
     For example:
@@ -74,7 +74,7 @@ class Targets:
     values: dict[str, Tensor]
     is_pad: dict[str, Tensor] = field(default_factory=dict)
 
-    def to(self, device: torch.device | str, **options: Any) -> Targets:
+    def to(self, device: torch.device | str, **options: Any) -> BatchTargets:
         """The targets with their tensors on `device`."""
         return replace(
             self,
@@ -106,11 +106,11 @@ class TargetReader:
         self._video = lru_cache(maxsize=_KEPT)(self._read)
 
     def check(self) -> None:
-        """Raises `ConfigError` for a series in `delta_timestamps` that no video of the split has."""
+        """Raises `ConfigError` for a series in `Targets.series` that no video of the split has."""
         if self._deltas and (unknown := sorted(self._deltas.keys() - self._series.keys())):
             raise ConfigError(
                 f"there is no series {unknown[0]!r}; {suggested(unknown[0], sorted(self._series), 'series: ')}",
-                field="delta_timestamps",
+                field="targets.series",
                 code="unknown",
             )
 
@@ -135,7 +135,7 @@ class TargetReader:
             found = {**unpack(self._rows.blob("targets", place), names_only=True).series, **found}
         return found
 
-    def of(self, places: Sequence[int], first_frames: Sequence[int]) -> Targets:
+    def of(self, places: Sequence[int], first_frames: Sequence[int]) -> BatchTargets:
         """The targets of the clips that begin at `first_frames` of the videos with the indices `places` among the rows.
 
         Raises `ConfigError` for a series whose shape differs between videos.
@@ -155,7 +155,7 @@ class TargetReader:
                 inside = (numbers[clip] >= span.first_frame) & (numbers[clip] <= span.last_frame)
                 frame_labels[clip, inside, self._code[span.name]] = True
         values, is_pad = self._values(places, videos, numbers)
-        return Targets(
+        return BatchTargets(
             torch.from_numpy(numbers),
             torch.from_numpy(labels),
             torch.from_numpy(frame_labels),
@@ -167,7 +167,7 @@ class TargetReader:
     def _values(
         self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The values of each series, and for series with `delta_timestamps` those outside the video."""
+        """The values of each series, and for series in `Targets.series` those outside the video."""
         found, is_pad = {}, {}
         for name in sorted(self._series):
             at = self._places(places, numbers, name)
@@ -190,7 +190,7 @@ class TargetReader:
             fps = float(rows.numbers("fps")[0])
             raise ConfigError(
                 f"must be multiples of 1/{fps:g} seconds, the time between two frames",
-                field=f"delta_timestamps.{name}",
+                field=f"targets.series.{name}",
                 code="invalid",
             )
         at = at[:, -1:] + whole.astype(np.int64)

@@ -62,7 +62,7 @@ def program(model: Model, stream: StreamModel, size: tuple[int, int], form: Prog
 
     Raises `PermanentError` if the results of the program differ from the network's.
     """
-    clip = ArraySpec((model.clip.frames, *size, 3), "uint8")
+    clip = ArraySpec((model.clip.of(stream.view).frames, *size, 3), "uint8")
     seen = output_of(stream.feature, stream.params, clip, snippets=model.clip.snippets)
     shape, dtype = seen.shape, seen.dtype
     clips = _made_up((_CLIPS, *shape), np.dtype(dtype))
@@ -80,12 +80,12 @@ def program(model: Model, stream: StreamModel, size: tuple[int, int], form: Prog
     return Program(made, shape, dtype, error)
 
 
-def frame_size(model: Model, given: tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width of the frames that a program takes.
+def frame_size(model: Model, given: tuple[int, int] | None, view: str = "") -> tuple[int, int]:
+    """Height and width of the frames that a program takes, of this view.
 
     Raises `ConfigError` if they depend on the video and `given` is None.
     """
-    resize = model.clip.resize
+    resize = model.clip.of(view).resize
     if given is not None:
         return given
     if resize.mode in ("exact", "crop"):
@@ -111,7 +111,7 @@ def export_programs(
             "--format essp",
             code="unsupported",
         )
-    size = frame_size(model, frame)
+    sizes = {name: frame_size(model, frame, stream.view) for name, stream in model.streams.items()}
     if model.rule is None:
         raise ConfigError(
             f"the model fuses by {model.strategy}, and model.json of programs can only say mean or product; train with "
@@ -127,13 +127,14 @@ def export_programs(
         raise Conflict(f"{target.uri(_DOCUMENT)} is there already; name another folder, or remove it first")
     networks = {}
     for name, stream in model.streams.items():
-        made = program(model, stream, size, form)
+        made = program(model, stream, sizes[name], form)
         file = name + SUFFIXES[form]
         target.put(file, made.data)
         networks[name] = {
             "file": file,
             "feature": stream.feature,
             "params": stream.params,
+            **({"view": stream.view} if stream.view else {}),
             "weight": stream.weight,
             "input": {"name": INPUT, "shape": ["clips", *made.shape], "dtype": made.dtype},
             "output": {"name": OUTPUT, "shape": ["clips", len(model.classes)], "dtype": "float32"},
@@ -146,7 +147,7 @@ def export_programs(
         "independent": model.independent,
         "rule": model.rule,
         "clip": model.clip.model_dump(mode="json"),
-        "frame": {"height": size[0], "width": size[1]},
+        "frame": dict(zip(("height", "width"), frame_size(model, frame), strict=True)),
         "clips_per_video": model.clips_per_video,
         "networks": networks,
     }

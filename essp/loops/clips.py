@@ -25,8 +25,10 @@ from essp_engine.intake.fetch_processes import FetchProcesses
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_engine.intake.wanted import in_flight
 from essp_engine.loading.batch import Batch, Transform, View
+from essp_engine.loading.pixel_batches import PixelBatches
 from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_engine.loading.settings import LoadingSettings
+from essp_engine.planning.phases import Phases
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,12 @@ class Clips(Protocol):
         """Leave the job. Idempotent."""
 
 
+def batches_of(phases: Phases, consumer: str) -> PixelBatches | None:
+    """The batches of a consumer, if it limits them in pixels."""
+    pixels = phases.spec.consumers[consumer].batch_pixels
+    return None if pixels is None else PixelBatches(phases, pixels)
+
+
 class JobClips:
     """The clips of a consumer of a job, prepared by threads of this process."""
 
@@ -74,9 +82,10 @@ class JobClips:
         consumer: str,
         view: View,
         transform: Transform | None = None,
+        batches: PixelBatches | None = None,
     ) -> None:
         """Takes ownership of `membership` and one use of `job`, and closes both. `view`: makes what the caller sees of
-        a clip, or what `transform` is given."""
+        a clip, or what `transform` is given. `batches`: if they are limited in pixels."""
         self._job = job
         self._membership = membership
         self._logged = 0
@@ -87,7 +96,7 @@ class JobClips:
             self.phases = job.phases
             self.start = self._position = membership.began()
             membership.follow(lambda: self._position)
-            self._prefetch = stack.enter_context(closing(self._prepared(consumer, view, transform)))
+            self._prefetch = stack.enter_context(closing(self._prepared(consumer, view, transform, batches)))
             self._resources = stack.pop_all()
 
     @property
@@ -123,7 +132,9 @@ class JobClips:
     def close(self) -> None:
         self._resources.close()
 
-    def _prepared(self, consumer: str, view: View, transform: Transform | None) -> Prefetch:
+    def _prepared(
+        self, consumer: str, view: View, transform: Transform | None, batches: PixelBatches | None
+    ) -> Prefetch:
         job, start, settings = self._job, self.start, LoadingSettings()
         options = job.spec.consumers[consumer]
         stream = job.spec.streams[options.stream]
@@ -154,5 +165,11 @@ class JobClips:
             intake,
             job.phases,
             start,
-            PrefetchOptions(options.batch_size, settings.prefetch_batches, consumer, transform=transform),
+            PrefetchOptions(
+                options.batch_size,
+                settings.prefetch_batches,
+                consumer,
+                transform=transform,
+                stop=None if batches is None else batches.stop,
+            ),
         )

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from essp.loops.clips import JobClips
+from essp.loops.clips import JobClips, batches_of
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted
 from essp_common.errors import EsspError
 from essp_common.job.position import Position
@@ -29,7 +29,7 @@ from essp_common.runtime.child_process import Channel, to_parent
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.threads import guarded
 from essp_engine.intake.ordered import PhaseEnd
-from essp_engine.loading.batch import Batch, alike, as_stored
+from essp_engine.loading.batch import Batch, as_stored, of_one_type
 
 _NEXT_S = 0.2
 _LOOK_S = 1.0
@@ -77,9 +77,10 @@ class Child:
         logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
         if source.phases.digest() != wanted.plan:
             raise EsspError("the catalog has changed since this loader was made; make another one")
+        batches = batches_of(source.phases, wanted.consumer)
         job, membership = source.join(wanted.consumer, wanted.start)
         self._say(Begun(job.folder))
-        with closing(JobClips(job, membership, wanted.consumer, as_stored)) as clips:
+        with closing(JobClips(job, membership, wanted.consumer, as_stored, batches=batches)) as clips:
             self._give(clips)
 
     def _give(self, clips: JobClips) -> None:
@@ -103,15 +104,15 @@ class Child:
 
     def _written(self, batch: Batch) -> Given:
         slot, dtype = None, np.dtype(np.uint8)
-        shape: tuple[int, ...] = ()
+        shapes = tuple(each.shape for each in batch.frames)
         if batch.frames:
-            one, dtype = alike(batch.frames)
-            slot, shape = self._free_slot(), (len(batch.frames), *one)
-            np.stack(batch.frames, out=self._slots[slot].array(shape, dtype, grow=True))
+            dtype, slot = of_one_type(batch.frames), self._free_slot()
+            for place, each in zip(self._slots[slot].arrays(shapes, dtype, grow=True), batch.frames, strict=True):
+                place[...] = each
         clips = tuple(item.clip.SerializeToString() for item in batch.items)
         skipped = tuple(item.skipped for item in batch.items)
         place = (batch.phase_index, batch.begin, batch.stop)
-        return Given(slot, shape, dtype.str, *place, clips, skipped, batch.colours)
+        return Given(slot, shapes, dtype.str, *place, clips, skipped, batch.colours)
 
     def _free_slot(self) -> int:
         while True:

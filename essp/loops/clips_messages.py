@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,8 @@ class Given:
 
     slot: int | None
     """The slot with its frames; None: the batch has no frames."""
-    shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """Of each clip; they lie one after the other."""
     dtype: str
     phase_index: int
     begin: int
@@ -78,11 +81,14 @@ class Slot:
         self.descriptor = descriptor
         self._memory: mmap.mmap | None = None
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], grow: bool = False) -> np.ndarray[Any, Any]:
-        """An array over the memory. `grow`: enlarge the memory if the array needs it."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if self._memory is None or size > len(self._memory):
+    def arrays(
+        self, shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any], grow: bool = False
+    ) -> list[np.ndarray[Any, Any]]:
+        """Arrays in the memory, one after the other. `grow`: enlarge the memory if they need it."""
+        ends = np.cumsum([math.prod(shape) * dtype.itemsize for shape in shapes]).tolist()
+        if self._memory is None or ends[-1] > len(self._memory):
             if grow:
-                os.ftruncate(self.descriptor, size)
-            self._memory = mmap.mmap(self.descriptor, size)
-        return np.ndarray(shape, dtype, self._memory)
+                os.ftruncate(self.descriptor, ends[-1])
+            self._memory = mmap.mmap(self.descriptor, ends[-1])
+        begins = [0, *ends[:-1]]
+        return [np.ndarray(shape, dtype, self._memory, begin) for shape, begin in zip(shapes, begins, strict=True)]

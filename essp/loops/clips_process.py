@@ -135,7 +135,7 @@ class ClipsProcess:
         )
         frames: tuple[NDArray[Any], ...] = ()
         if given.slot is not None:
-            frames = tuple(self._slots[given.slot].array(given.shape, np.dtype(given.dtype)))
+            frames = tuple(self._slots[given.slot].arrays(given.shapes, np.dtype(given.dtype)))
         self._given.append(given.slot)
         return Batch(given.phase_index, plan, given.begin, given.stop, items, frames, given.colours)
 

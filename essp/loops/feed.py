@@ -27,8 +27,8 @@ _NEXT_S = 0.2
 class Feed:
     """The batches of a consumer of a job. One thread uses it; any thread may call `close`."""
 
-    def __init__(self, clips: Clips, device: torch.device, name: str) -> None:
-        """Takes ownership of `clips`, and closes them."""
+    def __init__(self, clips: Clips, device: torch.device, name: str, ragged: bool = False) -> None:
+        """Takes ownership of `clips`, and closes them. `ragged`: they may differ in size."""
         self.pid = os.getpid()
         self._clips = clips
         self._closing = threading.Lock()
@@ -37,7 +37,7 @@ class Feed:
         """The position at which the next batch begins."""
         with ExitStack() as stack:
             stack.callback(clips.close)
-            self._device_feed = DeviceFeed(clips, device, name, finish_sent=True)
+            self._device_feed = DeviceFeed(clips, device, name, finish_sent=True, ragged=ragged)
             stack.pop_all()
         # Callbacks run in reverse order: this one runs before kafka-python closes its producers.
         self._stay = at_exit(self.close)

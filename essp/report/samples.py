@@ -96,7 +96,9 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
     drawn_streams = {
         name: stream
         for name, stream in run.model.streams.items()
-        if stream.feature != "rgb" and name not in run.descriptors
+        if stream.feature != "rgb"
+        and name not in run.descriptors
+        and stream.view in ("", *list(run.spec.clip.views)[:1])
     }
     for position in positions:
         shown = run.fused.video_id[position]

@@ -29,15 +29,63 @@ class CodecSpec(Section):
 class ResizeSpec(Section):
     """Size of the decoded frames. Scaling and colour conversion happen in one pass."""
 
-    mode: Literal["none", "short_side", "exact", "crop"] = "crop"
+    mode: Literal["none", "short_side", "exact", "crop", "bounded"] = "crop"
     """`short_side`: scale until the short side is `height`. `exact`: scale to `height` x `width` and ignore the aspect
-    ratio. `crop`: scale until the frame covers `height` x `width`, then crop the centre."""
+    ratio. `crop`: scale until the frame covers `height` x `width`, then crop the centre. `bounded`: a size for each
+    video, with sides that are multiples of `multiple_of`, about as many pixels as `min_pixels` and `max_pixels` allow,
+    and its aspect ratio as far as these multiples allow: the sizes of Qwen-VL. See docs/vlm.md."""
     height: int = Field(256, ge=8, le=4320)
     """Pixels; for `short_side`, the length of the short side."""
     width: int = Field(256, ge=8, le=7680)
     """Pixels; not used by `short_side`."""
+    min_pixels: int | None = Field(None, ge=1, le=2**40)
+    """`bounded`: smaller frames are enlarged to this many pixels."""
+    max_pixels: int | None = Field(None, ge=1, le=2**40)
+    """`bounded`: larger frames are reduced to at most this many pixels."""
+    multiple_of: int = Field(28, ge=1, le=1024)
+    """`bounded`: the sides are multiples of it: the side of a patch times the patches that are merged, 14 x 2 for
+    Qwen2.5-VL."""
+    temporal_multiple: int = Field(2, ge=1, le=64)
+    """`bounded`: the number of frames of a clip is a multiple of it, since the network puts these into one patch."""
+    pixels_of: Literal["frame", "clip"] = "frame"
+    """`bounded`: whether `min_pixels` and `max_pixels` are of each frame, as for Qwen2-VL and Qwen2.5-VL, or of all
+    frames of a clip together, as for Qwen3-VL."""
     interpolation: Literal["fast_bilinear", "bilinear", "bicubic", "area", "lanczos", "nearest"] = "bilinear"
     """A method of libswscale."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> ResizeSpec:
+        low, high = self.min_pixels, self.max_pixels
+        if self.mode != "bounded":
+            for name in ("min_pixels", "max_pixels"):
+                if getattr(self, name) is not None:
+                    raise wrong(f"only with mode: bounded, and mode is {self.mode}", field=name)
+            return self
+        if low is None and high is None:
+            raise wrong("required with mode: bounded, unless min_pixels is given", field="max_pixels", code="missing")
+        if low is not None and high is not None and low > high:
+            raise wrong(f"{low} is more than max_pixels ({high})", field="min_pixels", code="range")
+        if high is not None and high < self.multiple_of**2:
+            raise wrong(
+                f"{high} is less than the smallest frame, {self.multiple_of} x {self.multiple_of}; use "
+                f"{self.multiple_of**2} or more",
+                field="max_pixels",
+                code="range",
+            )
+        return self
+
+
+class ViewSpec(Section):
+    """How the clips of a further view differ from those of the first one."""
+
+    frames: int | None = Field(None, ge=1, le=512)
+    """Frames decoded for each clip (default: as `clip.frames`)."""
+    stride: int | None = Field(None, ge=1, le=64)
+    """Distance between consecutive frames, counted in frames of the first view (default: as `clip.stride`)."""
+    resize: ResizeSpec | None = None
+    """Size of the frames (default: as `clip.resize`)."""
+    pixels: Literal["rgb", "yuv420", "gray"] | None = None
+    """Pixel format (default: as `clip.pixels`)."""
 
 
 MOST_FRAMES = 512
@@ -82,6 +130,28 @@ class ClipSpec(Section):
     for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+    views: dict[Label, ViewSpec] = Field({}, max_length=32)
+    """Views of the catalog's events to decode together, such as cameras; a clip of the first one has the settings
+    above, and the others may differ from it, as in `{top: {}, wrist: {resize: {height: 128, width: 128}}}`. All of them
+    end at the same moment: each of their frames is the last one shown when a frame of the first view appears, `stride`
+    frames apart. A stream says which view it is computed from. Empty: the catalog has one view. See
+    [events](catalog.md#several-views-of-one-event)."""
+
+    @property
+    def further(self) -> dict[str, ClipSpec]:
+        """The clips of each view but the first."""
+        return {name: self.of(name) for name in list(self.views)[1:]}
+
+    def of(self, view: str) -> ClipSpec:
+        """The clips of one view; with an empty name, those of the first one."""
+        given = self.views[view].model_dump(exclude_none=True) if view else {}
+        own = {name: getattr(self.views[view], name) for name in given}
+        return self.model_copy(update={**own, "views": {}})
+
+    @property
+    def reach(self) -> int:
+        """Frames of the first view that a clip takes: from the first moment of any view to the last one."""
+        return max([self.span, *(view.span for view in self.further.values())])
 
     @property
     def snippet_frames(self) -> int:
@@ -218,23 +288,81 @@ class ClipSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _fits_into_planes(self) -> ClipSpec:
-        if self.pixels != "yuv420":
+    def _fits_into_patches(self) -> ClipSpec:
+        resize = self.resize
+        if resize.mode != "bounded":
             return self
-        if self.codec.name == "jpeg":
+        if self.frames % resize.temporal_multiple:
             raise wrong(
-                "jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict"
+                f"{self.frames} is not a multiple of resize.temporal_multiple ({resize.temporal_multiple})",
+                field="frames",
+                code="conflict",
             )
-        sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
-        for side in sides.get(self.resize.mode, ()):
-            if (length := getattr(self.resize, side)) % 2:
+        together = self.frames if resize.pixels_of == "clip" else 1
+        if resize.max_pixels is not None and resize.max_pixels < (least := resize.multiple_of**2 * together):
+            raise wrong(
+                f"{resize.max_pixels} is less than the smallest clip, {self.frames} frames of {resize.multiple_of} x "
+                f"{resize.multiple_of}; use {least} or more",
+                field="resize.max_pixels",
+                code="range",
+            )
+        if self.pixels == "yuv420" and resize.multiple_of % 2:
+            raise wrong(
+                f"{resize.multiple_of} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use an even number",
+                field="resize.multiple_of",
+                code="conflict",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_its_views(self) -> ClipSpec:
+        if not self.views:
+            return self
+        first = next(iter(self.views))
+        if own := self.views[first].model_dump(exclude_none=True):
+            raise wrong(
+                f"clips of the first view have the settings of clip itself; write clip.{next(iter(own))} instead",
+                field=f"views.{first}.{next(iter(own))}",
+                code="conflict",
+            )
+        if self.snippets > 1:
+            raise wrong("clips of several views are one piece; use 1", field="snippets", code="conflict")
+        if self.by_time:
+            given = next(name for name in _BY_TIME if getattr(self, name) is not None)
+            raise wrong("clips of several views are chosen by frames and stride", field=given, code="conflict")
+        for name in self.views:
+            if not name:
+                raise wrong("a view needs a name", field="views", code="invalid")
+            if (mode := self.of(name).resize.mode) not in ("crop", "exact"):
                 raise wrong(
-                    f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; "
-                    f"use {length - 1} or {length + 1}",
-                    field=f"resize.{side}",
+                    f"{mode} makes frames of different sizes; with views, use crop or exact",
+                    field="resize.mode" if self.views[name].resize is None else f"views.{name}.resize.mode",
                     code="conflict",
                 )
+            _check_planes(self.of(name), f"views.{name}.")
         return self
+
+    @model_validator(mode="after")
+    def _fits_into_planes(self) -> ClipSpec:
+        _check_planes(self)
+        return self
+
+
+def _check_planes(clip: ClipSpec, place: str = "") -> None:
+    """Raises for a size or codec that YUV 4:2:0 does not have. `place`: of its settings within those of clip."""
+    if clip.pixels != "yuv420":
+        return
+    if clip.codec.name == "jpeg":
+        raise wrong("jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict")
+    sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
+    for side in sides.get(clip.resize.mode, ()):
+        if (length := getattr(clip.resize, side)) % 2:
+            raise wrong(
+                f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use {length - 1} or "
+                f"{length + 1}",
+                field=f"{place}resize.{side}",
+                code="conflict",
+            )
 
 
 _BY_TIME = ("fps", "every_s", "seconds", "max_frames", "spread")
@@ -263,6 +391,8 @@ class StreamSpec(Section):
 
     feature: Label = "rgb"
     """An extractor's name (`essp extractor ls`)."""
+    view: Label = ""
+    """The view of `clip.views` that it is computed from. A stream without one that `consumers` take has all of them."""
     params: Params = Field({})
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, the number of the clip's frames to
     use. All others: `every`, to use every n-th frame of the clip, and `short_side`, to scale frames down first. `flow`

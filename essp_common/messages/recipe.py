@@ -6,10 +6,16 @@ import json
 
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.spec import JobSpec
-from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
+from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest, View
 from essp_common.runtime import ids
 
-_MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.EXACT, "crop": Resize.CROP}
+_MODES = {
+    "none": Resize.NONE,
+    "short_side": Resize.SHORT_SIDE,
+    "exact": Resize.EXACT,
+    "crop": Resize.CROP,
+    "bounded": Resize.BOUNDED,
+}
 
 
 def recipe_of(spec: JobSpec) -> Recipe:
@@ -27,6 +33,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
                 params_json=json.dumps(stream.params, sort_keys=True),
                 codec=_codec(stream.codec),
                 consumers=readers[name],
+                view=stream.view,
             )
             for name, stream in spec.streams.items()
             if readers[name]
@@ -34,19 +41,26 @@ def recipe_of(spec: JobSpec) -> Recipe:
         ttl_s=spec.limits.ttl_s,
         strict=spec.limits.strict,
         snippets=spec.clip.snippets,
+        views=[View(name=name, resize=resize_of(spec.clip.of(name))) for name in spec.clip.views],
     )
 
 
 def resize_of(clip: ClipSpec) -> Resize:
     """The size and the pixel format of decoded frames, in the form that the reader uses."""
     resize = clip.resize
-    return Resize(
+    made = Resize(
         mode=_MODES[resize.mode],
         height=resize.height,
         width=resize.width,
         interpolation=resize.interpolation,
         pixels=clip.pixels,
     )
+    if resize.mode == "bounded":
+        together = clip.frames if resize.pixels_of == "clip" else 0
+        made.min_pixels = resize.min_pixels or resize.multiple_of**2 * (together or 1)
+        made.max_pixels = resize.max_pixels or 0
+        made.multiple_of, made.frames = resize.multiple_of, together
+    return made
 
 
 def clip_consumers(recipe: Recipe) -> list[str]:

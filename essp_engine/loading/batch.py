@@ -48,6 +48,13 @@ class Input(Protocol):
         """`(B, T, H, W, C)` on the device, ready for kernels that the calling thread launches from now on."""
 
 
+class Clips(Protocol):
+    """The clips of a batch that may differ in size, on the device or on the way to it."""
+
+    def each(self) -> list[Tensor]:
+        """`(T, H, W, C)` of each clip, on the device, as from `Input.here`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """What the model sees of a clip, or the frames from which the device computes it."""
@@ -58,6 +65,8 @@ class Seen:
     """The pixel format, if the device converts the frames to pictures."""
     cuts: tuple[Cut, ...] = ()
     """The views that the device cuts."""
+    further: tuple[Seen, ...] = ()
+    """What is seen of each further view of the event, in a stream of all its views."""
 
 
 View = Callable[[ClipRef, Decoded], Seen]
@@ -69,12 +78,14 @@ Transform = Callable[[ClipRef, Seen], Seen]
 
 def as_stored(clip: ClipRef, decoded: Decoded) -> Seen:
     """All frames of a clip, in the pixel format of its video: the device converts them to pictures."""
-    return Seen(*decoded)
+    further = tuple(as_stored(clip, each) for each in decoded.further)
+    return Seen(decoded.frames, decoded.colour, further=further)
 
 
 def as_pictures(clip: ClipRef, decoded: Decoded) -> Seen:
     """All frames of a clip as pictures."""
-    return Seen(pictures(*decoded))
+    further = tuple(as_pictures(clip, each) for each in decoded.further)
+    return Seen(pictures(decoded.frames, decoded.colour), further=further)
 
 
 def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
@@ -89,7 +100,14 @@ class _OnHost:
     view: Callable[[ClipRef, Frames], Frames]
 
     def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        return Seen(self.view(clip, pictures(*decoded)))
+        return Seen(self.view(clip, pictures(decoded.frames, decoded.colour)))
+
+
+class Shown(NamedTuple):
+    """One view of the clips of a batch, as `Batch.frames` and `Batch.colours`."""
+
+    frames: tuple[Frames, ...]
+    colours: tuple[Colour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +128,14 @@ class Batch:
     """The pixel formats of `frames`, if they are not pictures yet."""
     cuts: tuple[tuple[Cut, ...], ...] = ()
     """The views to cut from `frames`, if they are not cut yet."""
+    further: tuple[Shown, ...] = ()
+    """The same of each further view of the clips; empty after they are sent to the device."""
     input: Input | None = None
-    """The clips on the device; None: this rank has no clip of the batch."""
+    """The clips on the device; None: this rank has no clip of the batch, or `ragged` has them."""
+    ragged: Clips | None = None
+    """The same, if the clips differ in size."""
+    further_inputs: tuple[Input, ...] = ()
+    """Each further view of the clips on the device."""
 
     @property
     def clips(self) -> tuple[Delivery, ...]:
@@ -147,6 +171,18 @@ def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         raise ConfigError(
             f"the clips of a batch differ ({said}); if videos differ in shape, set clip.resize.mode: crop; "
             "a transform must give all clips the same shape and type"
+        )
+    [kind] = kinds
+    return kind
+
+
+def of_one_type(frames: Sequence[Frames]) -> np.dtype[Any]:
+    """The type of all these clips, which may differ in shape. Raises `ConfigError` if it differs."""
+    kinds = {each.dtype for each in frames}
+    if len(kinds) > 1:
+        said = " and ".join(sorted(map(str, kinds))[:2])
+        raise ConfigError(
+            f"the clips of a batch differ in type ({said}); a transform must give all clips the same type"
         )
     [kind] = kinds
     return kind

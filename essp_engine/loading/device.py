@@ -8,8 +8,10 @@ Clips are sent as stored (mostly uint8, a quarter of the bytes of floats) and no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_engine.learning.colour import pictures
-from essp_engine.loading.batch import ClipShape, Frames, Input, alike
+from essp_engine.loading.batch import Clips, ClipShape, Frames, Input, alike, of_one_type
 from essp_engine.loading.host_memory import HostMemory
 from essp_engine.video.colour import Colour
 
@@ -58,13 +60,20 @@ class ToGpu:
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
         shape, dtype = alike(frames)
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        # Torch reuses pinned memory, but only after the copies out of it have finished.
-        pinned = torch.empty((len(frames), *shape), dtype=kind, pin_memory=True)
+        pinned = _pinned((len(frames), *shape), dtype)
         np.stack(frames, out=pinned.numpy())
+        return self.begun(pinned)
+
+    def begun(self, pinned: Tensor) -> Input:
+        """Start to send what is in pinned memory."""
         with torch.cuda.stream(self._stream):
             clips = pinned.to(self._device, non_blocking=True)
             return _OnGpu(clips, self._stream.record_event())
+
+
+def _pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+    """Pinned memory. Torch reuses it, but only after the copies out of it have finished."""
+    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
 
 
 class _OnGpu:
@@ -78,6 +87,74 @@ class _OnGpu:
         stream.wait_event(self._arrived)
         self._clips.record_stream(stream)  # keep its memory until this stream has finished with it
         return self._clips
+
+
+class EachToHost:
+    """Collects clips that differ in size in host memory, one after the other."""
+
+    def __init__(self) -> None:
+        self._memory = HostMemory()
+
+    def __call__(self, frames: Sequence[Frames]) -> Clips:
+        memory = self._memory.tensor((sum(each.size for each in frames),), of_one_type(frames))
+        return EachOnHost(_filled(memory, frames))
+
+
+class EachOnHost:
+    """Clips that differ in size, in host memory."""
+
+    def __init__(self, clips: list[Tensor]) -> None:
+        self._clips = clips
+
+    def each(self) -> list[Tensor]:
+        return self._clips
+
+
+class EachToGpu:
+    """Sends clips that differ in size together, in one copy, as `ToGpu` does."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpu = ToGpu(device)
+
+    def __call__(self, frames: Sequence[Frames]) -> Clips:
+        pinned = _pinned((1, sum(each.size for each in frames)), of_one_type(frames))
+        _filled(pinned[0], frames)
+        return _EachOnGpu(self._gpu.begun(pinned), [each.shape for each in frames])
+
+
+class _EachOnGpu:
+    def __init__(self, flat: Input, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._flat = flat
+        self._shapes = shapes
+
+    def each(self) -> list[Tensor]:
+        return _cut(self._flat.here()[0], self._shapes)
+
+
+class EachOfPlanes:
+    """Clips that differ in size and become pictures on the device."""
+
+    def __init__(self, planes: Clips, colours: Sequence[Colour]) -> None:
+        self._planes = planes
+        self._colours = colours
+
+    def each(self) -> list[Tensor]:
+        planes = zip(self._planes.each(), self._colours, strict=True)
+        return [pictures(clip[None], [colour])[0] for clip, colour in planes]
+
+
+def _filled(memory: Tensor, frames: Sequence[Frames]) -> list[Tensor]:
+    """The clips, copied into flat memory."""
+    clips = _cut(memory, [each.shape for each in frames])
+    for clip, each in zip(clips, frames, strict=True):
+        np.copyto(clip.numpy(), each)
+    return clips
+
+
+def _cut(memory: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Flat memory as tensors of these shapes, one after the other."""
+    parts = memory.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 class OfPlanes:
@@ -101,6 +178,11 @@ def _shape(clips: Tensor) -> ClipShape:
 def transfer_to(device: torch.device) -> Transfer:
     """The transfer of clips to a device."""
     return ToGpu(device) if device.type == "cuda" else ToHost()
+
+
+def transfer_of_each(device: torch.device) -> Callable[[Sequence[Frames]], Clips]:
+    """The transfer of clips that may differ in size to a device."""
+    return EachToGpu(device) if device.type == "cuda" else EachToHost()
 
 
 def launches(device: torch.device) -> bool:

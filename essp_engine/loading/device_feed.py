@@ -12,14 +12,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import torch
 
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, PhaseEnd
-from essp_engine.loading.batch import Batch
-from essp_engine.loading.device import OfPlanes, enough_memory, transfer_to
+from essp_engine.loading.batch import Batch, Input, Shown
+from essp_engine.loading.device import EachOfPlanes, OfPlanes, enough_memory, transfer_of_each, transfer_to
 from essp_engine.loading.device_views import DeviceViews
 
 _NEXT_S = 0.1
@@ -48,17 +49,21 @@ class DeviceFeed:
         name: str,
         views: DeviceViews | None = None,
         finish_sent: bool = False,
+        ragged: bool = False,
     ) -> None:
         """Takes ownership of `prefetch` and closes it.
 
         `views`: cuts the views that `prefetch` has left to the device.
         `finish_sent`: finish clips as soon as the device's batch holds them, for a consumer that does not record what
         it learned from them; the caller must then not release them.
+        `ragged`: the clips of a batch may differ in size, so each is a tensor of its own (`Batch.ragged`).
         """
         self._finish_sent = finish_sent
         self._prefetch = prefetch
         self._device = device
-        self._transfer = transfer_to(device)
+        self._transfers = [transfer_to(device)]
+        """One for each view: batches of it reuse the same memory."""
+        self._transfer_each = transfer_of_each(device) if ragged else None
         self._views = views
         self._waiting: Batch | PhaseEnd | None = None
         self._failure: BaseException | None = None
@@ -115,17 +120,29 @@ class DeviceFeed:
             return item
         if item.frames:
             with enough_memory(self._device, len(item.frames)):
-                sent = self._transfer(item.frames)
-                if item.colours:
-                    sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
+                if self._transfer_each is not None:
+                    each = self._transfer_each(item.frames)
+                    each = EachOfPlanes(each, item.colours) if item.colours else each
+                    return self._finished(replace(item, frames=(), ragged=each))
+                sent, *further = map(self._of_view, count(), (Shown(item.frames, item.colours), *item.further))
                 if item.cuts:
                     if self._views is None:
                         raise ValueError("the batch has views to cut, but the feed has no DeviceViews")
                     sent = self._views.of(sent, item.cuts)
-                item = replace(item, frames=(), input=sent)
+                item = replace(item, frames=(), further=(), input=sent, further_inputs=tuple(further))
+        return self._finished(item)
+
+    def _finished(self, item: Batch) -> Batch:
         if self._finish_sent:
             retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)
         return item
+
+    def _of_view(self, number: int, shown: Shown) -> Input:
+        """One view of the clips of a batch, on the way to the device."""
+        if number == len(self._transfers):
+            self._transfers.append(transfer_to(self._device))
+        sent = self._transfers[number](shown.frames)
+        return OfPlanes(sent, shown.colours, shown.frames[0].ndim) if shown.colours else sent
 
     def _offer(self, item: Batch | PhaseEnd) -> None:
         with self._changed:

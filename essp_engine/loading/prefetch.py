@@ -7,9 +7,10 @@ the view (`IntakeOptions.prepare`): one of the intake's fetch threads, or otherw
 loop's transform is the user's code. It need not be thread-safe, so this one thread runs it, on clips in their order.
 
 A batch holds the next `size` indices of a phase, counted from where it starts, and the last batch of the phase holds
-the rest. A skipped index makes its batch smaller. So the contents of a batch depend on the job alone, and a training
-run that stops between two batches resumes with the same batches. So does a loop, which may then use another batch size.
-A rank gets its share of each batch, which may be empty.
+the rest; a loop may limit its batches in another way (`PrefetchOptions.stop`). A skipped index makes its batch smaller.
+So the contents of a batch depend on the job alone, and a training run that stops between two batches resumes with the
+same batches. So does a loop, which may then use another batch size. A rank gets its share of each batch, which may be
+empty.
 
 At most `batches_ahead` batches are held, including the one that is incomplete. `next` raises an error of the thread
 after the batches that were complete before it.
@@ -26,7 +27,7 @@ from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, OrderedIntake, PhaseEnd
-from essp_engine.loading.batch import Batch, Seen, Transform
+from essp_engine.loading.batch import Batch, Seen, Shown, Transform
 
 _TAKE_S = 0.1
 
@@ -43,6 +44,8 @@ class PrefetchOptions:
     set_up_thread: Callable[[], object] | None = None
     """Called once on the thread that takes clips, which makes views if there are no fetch threads."""
     transform: Transform | None = None
+    stop: Callable[[int, int], int] | None = None
+    """Phase and first index of a batch -> the index after its last one, instead of `batch_size`; for one rank alone."""
 
 
 class _Closing(Exception):
@@ -125,14 +128,23 @@ class Prefetch:
         """All batches from the start, each phase followed by its end."""
         first, start = self._start
         for phase_index, plan in enumerate(self._phases[first:], first):
-            for begin in range(start, plan.clips, self._options.batch_size):
-                yield self._batch(phase_index, begin, min(plan.clips, begin + self._options.batch_size))
+            begin = start
+            while begin < plan.clips:
+                stop = self._stop(phase_index, begin)
+                yield self._batch(phase_index, begin, stop)
+                begin = stop
             while (end := self._take()) is None:
                 pass
             if not isinstance(end, PhaseEnd):
                 raise RuntimeError(f"phase {phase_index} has more than its {plan.clips} clips")
             yield end
             start = 0
+
+    def _stop(self, phase_index: int, begin: int) -> int:
+        """The index after the last one of the batch that begins at `begin`."""
+        if self._options.stop is not None:
+            return self._options.stop(phase_index, begin)
+        return min(self._phases[phase_index].clips, begin + self._options.batch_size)
 
     def _batch(self, phase_index: int, begin: int, stop: int) -> Batch:
         """This rank's share of the clips from `begin` to before `stop`."""
@@ -145,10 +157,10 @@ class Prefetch:
                 self._collected.append(self._seen(item))
         items = tuple(item for item, _ in self._collected)
         seen = [one for _, one in self._collected if one is not None]
-        frames = tuple(one.frames for one in seen)
-        colours = tuple(one.colour for one in seen if one.colour is not None)
+        frames, colours = _shown(seen)
         cuts = tuple(one.cuts for one in seen if one.cuts)
-        return Batch(phase_index, self._phases[phase_index], begin, stop, items, frames, colours, cuts)
+        further = tuple(map(_shown, zip(*(one.further for one in seen), strict=True)))
+        return Batch(phase_index, self._phases[phase_index], begin, stop, items, frames, colours, cuts, further)
 
     def _seen(self, item: Delivery) -> tuple[Delivery, Seen | None]:
         if item.skipped:
@@ -176,3 +188,8 @@ class Prefetch:
         if self._closing.is_set():
             raise _Closing
         return retry_transient(lambda: self._intake.take(_TAKE_S), self._closing.is_set, self._closing.wait)
+
+
+def _shown(seen: Sequence[Seen]) -> Shown:
+    """One view of the clips of a batch."""
+    return Shown(tuple(one.frames for one in seen), tuple(one.colour for one in seen if one.colour is not None))

@@ -79,13 +79,15 @@ class PlanBase(ABC):
         self._snippets = clip.snippets
         self._locality = locality
         self._class_id = view.class_id
-        self._first, self._whole = view.first_frame, view.starts(clip.span)
+        self._first, self._whole = view.first_frame, view.starts(clip.reach)
         """For each video, the first possible start of a snippet, and the number of possible starts."""
         if self._timed is not None:
             self._first, self._whole = self._timed.places
         elif clip.part != WHOLE:
             offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
             self._first = self._first.astype(np.int64) + offsets
+        if lead := clip.reach - clip.span:  # frames before the clip that another view shows
+            self._first = self._first + np.clip(view.length - clip.span, 0, lead)
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
         """The number of possible starts for the first snippet of a clip, which is in the first of the equal parts."""
         self._file = view.file
@@ -193,7 +195,7 @@ def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[
 
     A snippet longer than the part has one start: centred on the part, and within the video.
     """
-    return within_part(np.zeros_like(lengths), lengths - 1, clip, clip.span)
+    return within_part(np.zeros_like(lengths), lengths - 1, clip, clip.reach)
 
 
 def places_in(row: VideoRow, clip: ClipSpec) -> tuple[int, int]:

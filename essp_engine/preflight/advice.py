@@ -160,7 +160,11 @@ def _of_visits(phases: Phases) -> Iterator[str]:
         return
     apart = sampling.window // sampling.clips_per_visit // 2
     readers = {f"trainers.{name}": trainer.batch_size for name, trainer in phases.spec.trainers.items()}
-    readers |= {f"consumers.{name}": consumer.batch_size for name, consumer in phases.spec.consumers.items()}
+    readers |= {
+        f"consumers.{name}": consumer.batch_size
+        for name, consumer in phases.spec.consumers.items()
+        if consumer.batch_pixels is None
+    }
     for name, batch_size in readers.items():
         if batch_size > apart:
             yield (

@@ -20,7 +20,7 @@ from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.model_inputs import model_of, with_inputs
-from essp_engine.preflight.sizing import bounds_of, parts_of
+from essp_engine.preflight.sizing import bounds_of, parts_of, with_batches
 from essp_engine.preflight.streams import Stream, decoded_clips, streams_of
 from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
@@ -76,6 +76,7 @@ def resolve_on(
     sizes = dict.fromkeys(size for of_view in clips.values() for size in of_view)
     streams = streams_of(spec, sizes, declared.features)
     parts = parts_of(spec)
+    spec = phases.spec = with_batches(phases, clips, streams, parts)
     bounds = bounds_of(phases, clips, streams, parts)
     return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
 

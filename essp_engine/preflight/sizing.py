@@ -15,6 +15,7 @@ at least one batch. If a share cannot hold a window as well, the queue issues sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from essp_common.errors import ConfigError
@@ -24,9 +25,10 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Purpose
 from essp_common.quantities import counted, size
 from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.streams import Stream
+from essp_engine.preflight.streams import Stream, further_clips
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.joined import joined_bytes
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
 """Limits of one work unit; the larger one applies: enough clips to share decoding from a keyframe, and few enough to
@@ -51,8 +53,40 @@ def bounds_of(
 
     Raises `ConfigError` for clips and values that the codec cannot store.
     """
-    bounds = {purpose: _bounds(phases.spec, clips[purpose], streams, parts.streams) for purpose, _ in phases.views}
+    bounds = {
+        purpose: _bounds(phases.spec, clips[purpose], further_clips(phases.spec, view), streams, parts.streams)
+        for purpose, view in phases.views
+    }
     return [bounds[purpose] for purpose, _ in phases.order]
+
+
+def with_batches(
+    phases: Phases,
+    clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
+    streams: Mapping[str, Stream],
+    parts: ClipParts,
+) -> JobSpec:
+    """The job with the `batch_size` of loops that limit their batches in pixels: the number of the largest clips that
+    take as many bytes as a batch, for which the budget must have room."""
+    spec = phases.spec
+    limits = {name: consumer.batch_pixels for name, consumer in spec.consumers.items() if consumer.batch_pixels}
+    if not limits:
+        return spec
+    of_views = sum(view.frames * view.resize.height * view.resize.width for view in spec.clip.further.values())
+    sizes = [
+        (sum(_bounds(spec, {seen: stored}, further, streams, parts.streams)), math.prod(seen.shape[:3]) + of_views)
+        for purpose, view in phases.views
+        for further in [further_clips(spec, view)]
+        for seen, stored in clips[purpose].items()
+    ]
+    largest, a_pixel = max(size for size, _ in sizes), max(size / pixels for size, pixels in sizes)
+    consumers = {
+        name: consumer.model_copy(update={"batch_size": math.ceil(limits[name] * a_pixel / largest) + 1})
+        if name in limits
+        else consumer
+        for name, consumer in spec.consumers.items()
+    }
+    return spec.model_copy(update={"consumers": consumers})
 
 
 def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
@@ -86,7 +120,8 @@ def most_unit_clips(spec: JobSpec) -> int:
     """
     if spec.data.records:
         return _UNIT_CLIPS
-    return max(_UNIT_CLIPS, _UNIT_FRAMES // spec.clip.frames)
+    frames = spec.clip.frames + sum(view.frames for view in spec.clip.further.values())
+    return max(_UNIT_CLIPS, _UNIT_FRAMES // frames)
 
 
 def lead_clips(phases: Phases) -> int:
@@ -117,8 +152,8 @@ def budget_problem(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> ConfigErro
     held = spec.limits.budget // largest
     if held >= needed:
         return None
-    batch, culprit = _batch(spec)
-    cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
+    _, culprit = _batch(spec)
+    cause = culprit + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
     return ConfigError(
         f"{size(spec.limits.budget)} holds {counted(held, 'clip')} of up to {size(largest)}, but {cause} {needed} at "
         f"once; raise it to {-(-needed * largest // _MIB)}MiB or more, or lower the others, clip.frames or clip.resize",
@@ -150,15 +185,17 @@ def _largest(bounds: Sequence[Sequence[int]]) -> int:
 
 
 def _batch(spec: JobSpec) -> tuple[int, str]:
-    """The largest number of clips that are freed together, and the field that sets it."""
-    return max(
-        (
-            (reader.batch_size, f"{kind}.{name}.batch_size")
-            for kind, readers in (("trainers", spec.trainers), ("consumers", spec.consumers))
-            for name, reader in readers.items()
-        ),
-        default=(_PREDICTOR_BATCH, "the predictor's batch"),
-    )
+    """The largest number of clips that are freed together, and the setting that leads to it."""
+    batches = [
+        (reader.batch_size, f"trainers.{name}.batch_size = {reader.batch_size}")
+        for name, reader in spec.trainers.items()
+    ]
+    for name, reader in spec.consumers.items():
+        field, value = (
+            ("batch_pixels", reader.batch_pixels) if reader.batch_pixels else ("batch_size", reader.batch_size)
+        )
+        batches.append((reader.batch_size, f"consumers.{name}.{field} = {value}"))
+    return max(batches, default=(_PREDICTOR_BATCH, f"the predictor's batch = {_PREDICTOR_BATCH}"))
 
 
 def _window_field(spec: JobSpec) -> str:
@@ -171,11 +208,16 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
 
 
 def _bounds(
-    spec: JobSpec, clips: Mapping[ArraySpec, ArraySpec], streams: Mapping[str, Stream], extracted: Sequence[str]
+    spec: JobSpec,
+    clips: Mapping[ArraySpec, ArraySpec],
+    further: Sequence[ArraySpec],
+    streams: Mapping[str, Stream],
+    extracted: Sequence[str],
 ) -> list[int]:
     bounds = [0] * (1 + len(extracted))
     for seen, stored in clips.items():
-        sizes = [_most_bytes("clip", stored, spec.clip.codec)]
+        views = [_most_bytes("clip", view, spec.clip.codec) for view in (stored, *further)]
+        sizes = [joined_bytes(views) if further else views[0]]
         sizes += [
             _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
         ]

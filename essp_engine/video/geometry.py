@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import Resize
 
@@ -19,6 +21,8 @@ def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
     if resize.mode == Resize.SHORT_SIDE:
         short, step = min(height, width), 2 if resize.pixels == YUV420 else 1
         return _side(height * resize.height / short, step), _side(width * resize.height / short, step)
+    if resize.mode == Resize.BOUNDED:
+        return _bounded(resize, height, width)
     return resize.height, resize.width
 
 
@@ -52,6 +56,35 @@ def covering_size(
     step = 2 if even else 1
     scale = max(target_height / height, target_width / width)
     return max(target_height, _side(height * scale, step)), max(target_width, _side(width * scale, step))
+
+
+def _bounded(resize: Resize, height: int, width: int) -> tuple[int, int]:
+    """The sides that the processors of Qwen-VL compute for such a frame: those of Qwen2-VL and Qwen2.5-VL for bounds of
+    a frame, and those of Qwen3-VL for bounds of a clip.
+
+    The order of the operations is theirs, too, because it decides how a quotient is rounded.
+    """
+    step, frames = resize.multiple_of, resize.frames or 1
+    if resize.frames and min(height, width) < step:
+        scale = max(step / height, step / width)
+        height, width = int(height * scale), int(width * scale)
+    rounded = round(height / step) * step, round(width / step) * step
+    pixels = frames * rounded[0] * rounded[1]
+    if resize.max_pixels and pixels > resize.max_pixels:
+        shrink = math.sqrt((frames * height * width) / resize.max_pixels)
+        return max(step, _floor(height / shrink, step)), max(step, _floor(width / shrink, step))
+    if pixels < resize.min_pixels:
+        grow = math.sqrt(resize.min_pixels / (frames * height * width))
+        return _ceil(height * grow, step), _ceil(width * grow, step)
+    return rounded
+
+
+def _floor(length: float, step: int) -> int:
+    return math.floor(length / step) * step
+
+
+def _ceil(length: float, step: int) -> int:
+    return math.ceil(length / step) * step
 
 
 def _side(length: float, step: int) -> int:

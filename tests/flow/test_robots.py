@@ -84,7 +84,7 @@ def test_items_are_those_of_lerobot(tmp_path: Path, codec: str, gop: int) -> Non
     built(robot, "c.parquet", BuildOptions(camera=TOP))
     deltas = {"action": [-0.3, 0, 0.1, 0.2], "observation.state": [-0.2, 0.0]}
     seen = set()
-    with loader(catalog, delta_timestamps=deltas) as clips:
+    with loader(catalog, series=deltas) as clips:
         for batch in clips:
             targets = batch.targets
             assert targets is not None
@@ -134,12 +134,12 @@ def test_episodes_of_one_file_are_trained_on_where_none_is_set_aside(top: Path, 
 
 def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:
     with (
-        loader(top, delta_timestamps={"action": [0.05]}) as clips,
-        refused("delta_timestamps.action", "invalid"),
+        loader(top, series={"action": [0.05]}) as clips,
+        refused("targets.series.action", "invalid"),
     ):
         next(iter(clips))
-    with refused("delta_timestamps", "unknown"):
-        loader(top, delta_timestamps={"nothing": [0]})
+    with refused("targets.series", "unknown"):
+        loader(top, series={"nothing": [0]})
 
 
 @pytest.mark.parametrize("folder", ["meta/episodes", "data"])
@@ -285,11 +285,9 @@ def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, 
 
 
 def test_the_example_learns_from_two_cameras_and_resumes(robot: Path, example: RunExample) -> None:
-    catalogs = [str(robot / name) for name in ("top.parquet", "wrist.parquet")]
-    for name, camera in zip(("top.parquet", "wrist.parquet"), CAMERAS, strict=True):
-        built(robot, name, BuildOptions(camera=camera))
+    built(robot, "both.parquet")
     small = ("--size", "32", "--batch-size", "8", "--horizon", "4")
-    [first] = example("robot_policy.py", *catalogs, *small, "--epochs", "1")
+    [first] = example("robot_policy.py", str(robot / "both.parquet"), *CAMERAS, *small, "--epochs", "1")
     assert first.startswith("epoch 1: loss ")
-    [second] = example("robot_policy.py", *catalogs, *small, "--epochs", "2")
+    [second] = example("robot_policy.py", str(robot / "both.parquet"), *CAMERAS, *small, "--epochs", "2")
     assert second.startswith("epoch 2: loss ")

@@ -107,7 +107,7 @@ def test_what_snippets_do_not_fit_is_refused(make_job: MakeJob, numbers: Path) -
         pass
     with refused("clip.snippets", "range"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=0))
-    with refused("delta_timestamps", "conflict"):
-        essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=3), delta_timestamps={"a": [0]})
+    with refused("targets.series", "conflict"):
+        essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=3), targets=essp.Targets(series={"a": [0]}))
     with refused("snippets", "conflict"):
         essp.compute_feature(np.zeros((6, 8, 8, 3), np.uint8), "rgb", snippets=4)

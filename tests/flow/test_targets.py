@@ -98,7 +98,7 @@ def test_targets_of_clips_by_time_are_those_of_the_very_frames(marked: Path) -> 
 def test_every_batch_has_every_series_and_column(marked: Path) -> None:
     """Also one whose only video has none of them; and times are looked up in them all the same."""
     for deltas in ({}, {"number": [0.0]}):
-        with loader(marked, batch_size=1, clips_per_epoch=8, delta_timestamps=deltas) as clips:
+        with loader(marked, batch_size=1, clips_per_epoch=8, series=deltas) as clips:
             batches = list(clips)
         assert {int(batch.meta["take"][0]) for batch in batches} == {0, 1, 2, 3}
         for batch in batches:
@@ -110,8 +110,8 @@ def test_every_batch_has_every_series_and_column(marked: Path) -> None:
 def test_seconds_of_a_series_that_there_is_not_are_refused(marked: Path, catalog: Path) -> None:
     """A catalog without any targets took them, and gave none."""
     for path in (marked, catalog):
-        with refused("delta_timestamps", "unknown"):
-            loader(path, delta_timestamps={"gaze": [0.0]})
+        with refused("targets.series", "unknown"):
+            loader(path, series={"gaze": [0.0]})
 
 
 def test_targets_go_along_to_a_device_and_into_copies(marked: Path) -> None:

@@ -31,8 +31,14 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"clip": essp.Clip(frames=4, size=40, pixels="yuv420")}, {"feature": "flow", "params": {"length": 3}}],
-    ids=["rgb", "yuv420", "flow"],
+    [
+        {},
+        {"clip": essp.Clip(frames=4, size=40, pixels="yuv420")},
+        {"feature": "flow", "params": {"length": 3}},
+        {"clip": essp.Clip(frames=4, max_pixels=3000, multiple_of=14)},
+        {"clip": essp.Clip(frames=4, max_pixels=3000, multiple_of=14, pixels="yuv420")},
+    ],
+    ids=["rgb", "yuv420", "flow", "sizes by video", "sizes by video, yuv420"],
 )
 def test_batches_are_those_of_a_cpu(catalog: Path, options: dict[str, Any]) -> None:
     taken = {}
@@ -47,8 +53,9 @@ def test_batches_are_those_of_a_cpu(catalog: Path, options: dict[str, Any]) -> N
             taken[device] = list(loader)
     assert len(taken["cpu"]) == len(taken["cuda"]) == 3
     for one, other in zip(taken["cpu"], taken["cuda"], strict=True):
-        assert other.frames.is_cuda
-        assert torch.equal(other.frames.cpu(), one.frames)
+        for ours, theirs in zip(one.frames, other.frames, strict=True):
+            assert theirs.is_cuda
+            assert torch.equal(theirs.cpu(), ours)
         assert torch.equal(other.labels, one.labels)
 
 

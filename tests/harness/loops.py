@@ -20,9 +20,9 @@ def loader(catalog: Path, **options: Any) -> essp.Loader:
 
 
 def in_groups(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a loader with one decoder, of which the options of `Sampling` and `Limits` may stand alone."""
+    """Arguments of a loader with one decoder; the options of `Sampling`, `Targets` and `Limits` may stand alone."""
     given = {"decoders": 1, **options}
-    groups: dict[str, type[Any]] = {"sampling": essp.Sampling, "limits": essp.Limits}
+    groups: dict[str, type[Any]] = {"sampling": essp.Sampling, "targets": essp.Targets, "limits": essp.Limits}
     grouped = {
         argument: group(**{field.name: given.pop(field.name) for field in fields(group) if field.name in given})
         for argument, group in groups.items()

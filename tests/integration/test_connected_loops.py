@@ -42,7 +42,10 @@ def job(kafka_url: str, empty_redis_url: str, tmp_path: Path, unique: str) -> It
             "clip": {"frames": 4, "stride": 2, "resize": {"mode": "crop", "height": 40, "width": 40}},
             "sampling": {"clips_per_epoch": CLIPS},
             "streams": {"rgb": {"params": {"frames": 4}}},
-            "consumers": {name: {"stream": "rgb", "batch_size": 4} for name in ("one", "two")},
+            "consumers": {
+                "one": {"stream": "rgb", "batch_size": 4},
+                "two": {"stream": "rgb", "batch_pixels": 20_000},  # three clips of 6,400
+            },
             "limits": {"budget": "2MiB"},
         }
     )
@@ -61,7 +64,8 @@ def alone(job: Embedded, tmp_path: Path) -> list[list[tuple[int, ...]]]:
 
 
 def connect(job: Embedded, consumer: str, kafka_url: str, redis_url: str) -> essp.Loader:
-    return essp.Loader.connect(job.status().name, consumer, bus=kafka_url, cache=redis_url)
+    targets = essp.Targets(text=["class_name"])
+    return essp.Loader.connect(job.status().name, consumer, targets=targets, bus=kafka_url, cache=redis_url)
 
 
 def taken(batches: Any) -> list[tuple[int, ...]]:
@@ -100,7 +104,10 @@ def test_loops_of_a_cluster_get_what_an_own_loop_gets(
         assert taken(one) == alone[0]
         with connect(job, "two", kafka_url, redis_url) as late:
             begins = late.epoch
-            part = taken([next(iter(late))])
+            batch = next(iter(late))
+            part = taken([batch])
+            assert batch.text["class_name"] == batch.meta["class_name"]
+            assert len(batch) == 3
         assert part[0][:2] == (late.epoch, 0)
         assert late.epoch > begins
         state = one.state_dict()

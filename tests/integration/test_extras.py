@@ -115,12 +115,13 @@ CALLS: tuple[tuple[str, str], ...] = (
     ("essp.Records(r'{dir}/pictures')", "torch"),
     ("essp.Records('s3://bucket/pictures')", "boto3"),
     ("essp.SharedRecords('address')", "torch"),
-    *((f"essp.{name}", "torch") for name in ("Batch", "Loader", "Model", "Network", "StreamModel", "Targets")),
+    *((f"essp.{name}", "torch") for name in ("Batch", "Loader", "Model", "Network", "StreamModel", "BatchTargets")),
 )
 """Code, and a library that it needs."""
 CALLS_WITHOUT_LIBRARIES = {
     *("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
-    *("Catalog", "Clip", "Limits", "RecordSampling", "Sampling", "Segment", "VideoPrediction", "VideoRow", "features"),
+    *("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
+    *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features"),
 }
 
 WITHOUT_LIBRARIES = {"init", "token"}
