@@ -272,7 +272,7 @@ class Loader(Epochs):
         size = f"{clip.resize.height} x {clip.resize.width}"
         return (
             f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
-            f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
+            f"{clip.frames} frames of {size}, {clip.distance}; {len(self.classes)} classes>"
         )
 
     def another(self) -> Self:
@@ -384,7 +384,9 @@ class Loader(Epochs):
 
     @cached_property
     def _targets(self) -> TargetReader:
-        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._deltas)
+        clip, view = self.clip, self._source.phases.view(0)
+        timed = view.timed(clip) if clip.by_time else None
+        return TargetReader(view.rows, clip.frames, clip.stride, self._deltas, timed)
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         feed = self._feed_at(start)
@@ -445,6 +447,7 @@ class Loader(Epochs):
             **{name: [rows.text(name, place) for place in places] for name in ("uri", "class_name", "split", "group")},
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
+            **self._times(places, [item.clip.first_frame for item in items]),
             "epoch": [item.clip.epoch for item in items],
             "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
@@ -462,6 +465,14 @@ class Loader(Epochs):
             further = (view.here() for view in prepared.further_inputs)
             frames = dict(zip(self.views, (frames, *further), strict=True))
         return Batch(frames, torch.from_numpy(prepared.labels()), meta, targets)
+
+    def _times(self, places: Sequence[int], first_frames: Sequence[int]) -> dict[str, list[Any]]:
+        """When the frames of clips appear, if they are chosen by time."""
+        clip = self.clip
+        if not clip.by_time or clip.snippets > 1:
+            return {}
+        timed = self._source.phases.view(0).timed(clip)
+        return {"times_s": [timed.times_s(*each) for each in zip(places, first_frames, strict=True)]}
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""

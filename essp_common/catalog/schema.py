@@ -66,10 +66,9 @@ PLANNED = (
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""
-TIMED = (
-    *("event", "view", "origin_s", "start_s", "duration_s", "timestamps", "time_base"),
-    *("fps", "frame_count", "first_frame", "last_frame"),
-)
+TIMED = ("start_s", "duration_s", "timestamps", "time_base")
+"""The columns that plans also need if the frames of clips are chosen by time."""
+OF_EVENTS = ("event", "view", "origin_s", *TIMED, "fps", "frame_count", "first_frame", "last_frame")
 """The columns that bring the views of one event into step."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""

@@ -195,12 +195,14 @@ class Seed(_message.Message):
     def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., views: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ...) -> None: ...
 
 class Snippet(_message.Message):
-    __slots__ = ("first_frame", "seek")
+    __slots__ = ("first_frame", "seek", "offsets")
     FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
     SEEK_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     first_frame: int
     seek: Seek
-    def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("mode", "height", "width", "interpolation", "pixels")
