@@ -85,12 +85,13 @@ def _parts(clip: PlannedClip) -> list[tuple[int, int]]:
 
 
 def _read(clip: PlannedClip, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans of a clip as they are read: on to a keyframe that is not worth a seek."""
+    """The spans of a clip as they are read: within a snippet, on to a keyframe that is not worth a seek."""
     if not clip.offsets:
         return spans
     joined = [spans[0]]
-    for (_, reached), (begin, end) in pairwise(spans):
-        joined.append((begin if worth_a_seek(reached - 1, begin) else min(begin, reached), end))
+    for number, ((_, reached), (begin, end)) in enumerate(pairwise(spans), 1):
+        sought = not number % len(clip.offsets[0]) or worth_a_seek(reached - 1, begin)
+        joined.append((begin if sought else min(begin, reached), end))
     return joined
 
 

@@ -23,6 +23,7 @@ from essp_engine.video.synthetic import Encoding, numbered, read_number, write_v
 from tests.flow.conftest import MakeJob, RunExample
 from tests.harness.embedded_jobs import finish
 from tests.harness.loops import in_groups, taken
+from tests.harness.refused import refused
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -180,6 +181,9 @@ def test_a_model_answers_on_the_clips_that_it_learned_from(make_job: MakeJob, vi
     assert [answer.video for answer in answers] == [str(path), "bytes 1", "bytes 2", str(path), "bytes 4"]
     assert [answer.scores for answer in answers[1:4]] == [answers[0].scores] * 3
     assert (answers[0].clips, answers[4].class_name) == (1, None)
+    for options in ({"segments": True}, {"every_s": 0.5}):
+        with refused(next(iter(options)), "conflict"):
+            essp.predict(path, spec.output, **options)
     frames = essp.decode(path, clip=model.clip)
     assert [frame.tolist() for frame in frames] == [
         essp.decode(
