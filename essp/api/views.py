@@ -21,6 +21,8 @@ Transforms = Transform | Mapping[str, Transform]
 """The transform of each view, or one for all of them."""
 
 _OF_THE_FIRST = ("part", "snippets")
+_WHOLE = ("spread", "max_frames")
+_RATES = ("fps", "every_s", "seconds")
 
 
 def section_of(clip: Clips) -> dict[str, Any]:
@@ -36,6 +38,12 @@ def section_of(clip: Clips) -> dict[str, Any]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{shown(name)} is not the name of a view", field="clip", code="type")
         checked_group(f"clip.{name}", own, Clip)
+        if whole := next((field for field in _WHOLE if getattr(own, field) is not None), None):
+            raise ConfigError(
+                "clips of several views have a rate or a stride; leave it out",
+                field=f"clip.{name}.{whole}",
+                code="conflict",
+            )
     first, *further = clip
     section = clip[first]._job_section()
     views: dict[str, Any] = {first: {}}
@@ -48,6 +56,8 @@ def section_of(clip: Clips) -> dict[str, Any]:
                     field=f"clip.{name}.{field}",
                     code="conflict",
                 )
+        if clip[name].stride == 1 and own.keys() & set(_RATES):
+            del own["stride"]
         views[name] = own
     if clip[first].snippets != 1:
         raise ConfigError(
@@ -90,12 +100,14 @@ class Shots:
         self._rows = view.rows
         self._further: dict[str, Rows] = {name: view.further[name] for name in self._others}
         self._steps = range(0, clip.frames * clip.stride, clip.stride)
+        self._timed = view.timed(clip) if clip.by_time else None
         self._moments = Moments(view, clip)
 
     def frame_numbers(self, video: int, first_frame: int) -> dict[str, list[int]]:
         """View -> the numbers of its frames in its file, for a clip of a video of the split."""
         last = self._rows.number("last_frame", video)
-        numbers = {self._first: [min(first_frame + step, last) for step in self._steps]}
+        steps = self._steps if self._timed is None else self._timed.offsets(video, first_frame)
+        numbers = {self._first: [min(first_frame + step, last) for step in steps]}
         return numbers | dict(zip(self._others, self._moments.frames(video, first_frame), strict=True))
 
     def uris(self, video: int) -> dict[str, str]:

@@ -327,10 +327,14 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
 
 
 def _origin_s(row: VideoRow, segment: Segment | None) -> float:
-    """When the event of a row begins: where its segment was said to begin, to the second and not to the frame."""
+    """When the event of a row begins: where its segment was said to begin, which may lie between two frames.
+
+    Frames that are counted (`Segment.frames`) begin with the first of them, even if that is a little off its time.
+    """
     if segment is None:
         return 0.0
-    return segment.start if segment.unit == "s" else Timing(row).shown_s(row.first_frame)
+    by_frames = segment.unit == "frame" or segment.frames is not None
+    return Timing(row).shown_s(row.first_frame) if by_frames else segment.start
 
 
 def _extra(meta: Mapping[str, Any]) -> str:

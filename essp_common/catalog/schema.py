@@ -68,7 +68,7 @@ PLANNED = (
 """The columns that plans and messages need, in addition to those that identify a video."""
 TIMED = ("start_s", "duration_s", "timestamps", "time_base")
 """The columns that plans also need if the frames of clips are chosen by time."""
-IN_STEP = (*TIMED, "event", "view", "origin_s", "fps", "frame_count", "first_frame", "last_frame")
+OF_EVENTS = ("event", "view", "origin_s", *TIMED, "fps", "frame_count", "first_frame", "last_frame")
 """The columns that bring the views of one event into step."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""

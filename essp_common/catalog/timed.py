@@ -36,11 +36,15 @@ _KEPT_TIMES = 64
 class TimedFrames:
     """The frames of clips of the videos of a table."""
 
-    def __init__(self, rows: Rows, clip: ClipSpec) -> None:
-        """`rows`: usable videos. Raises `ConfigError` if some of them do not give the times of their frames."""
+    def __init__(self, rows: Rows, clip: ClipSpec, bounds: tuple[Integers, Integers] | None = None) -> None:
+        """`rows`: usable videos. `bounds`: the first and last frames between which clips lie, if not those of the rows.
+
+        Raises `ConfigError` if some of them do not give the times of their frames.
+        """
         self._rows = rows
         self._clip = clip
         self._first, self._last = (rows.numbers(name).astype(np.int64) for name in ("first_frame", "last_frame"))
+        self._bounds = bounds or (self._first, self._last)
         self._fps = rows.numbers("fps").astype(np.float64)
         self._varies = rows.lengths("timestamps") > 0
         if clip.period_s is not None and len(unknown := np.flatnonzero(self._fps <= 0)):
@@ -49,7 +53,7 @@ class TimedFrames:
         self._at_rate = lru_cache(maxsize=_KEPT)(self._steady)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._rows, self._clip)
+        return type(self), (self._rows, self._clip, self._bounds)
 
     @cached_property
     def places(self) -> tuple[Integers, Integers]:
@@ -58,11 +62,11 @@ class TimedFrames:
 
         A clip lies within the `part` of its video; if it is longer, it has one place, in the middle.
         """
-        first, counts = _steady_places(self._clip, self._first, self._last, self._fps)
+        first, counts = _steady_places(self._clip, *self._bounds, self._fps)
         if not self._clip.of_whole_video:
-            part = within_part(self._first, self._last, self._clip, 1)
+            part = within_part(*self._bounds, self._clip, 1)
             for video in np.flatnonzero(self._varies).tolist():
-                begin, count, first_frame, last = (int(of[video]) for of in (*part, self._first, self._last))
+                begin, count, first_frame, last = (int(of[video]) for of in (*part, *self._bounds))
                 bounds = _Bounds(first_frame, last, begin, begin + count)
                 first[video], counts[video] = _varying_places(self._clip, bounds, self._times(video))
         return first, counts

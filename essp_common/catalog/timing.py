@@ -136,7 +136,7 @@ class Clock:
     """When the frames of one row appear, in seconds from the beginning of its event."""
 
     def __init__(self, rows: Rows, row: int) -> None:
-        """`rows`: with the columns `schema.IN_STEP`. Raises `ConfigError` for damaged timestamps."""
+        """`rows`: with the columns `schema.OF_EVENTS`. Raises `ConfigError` for damaged timestamps."""
         numbers = {name: rows.number(name, row) for name in _CLOCK}
         self._first, self._last = int(numbers["first_frame"]), int(numbers["last_frame"])
         self._fps = float(numbers["fps"]) or 1.0

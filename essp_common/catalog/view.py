@@ -169,7 +169,8 @@ class CatalogView:
     def timed(self, clip: ClipSpec) -> TimedFrames:
         """The frames of clips that are chosen by time. Raises `ConfigError`, as `TimedFrames` does."""
         if self._timed is None or self._timed[0] != clip:
-            self._timed = clip, TimedFrames(self.rows, clip)
+            bounds = None if self.events is None else (self.events.first_frame, self.events.last_frame)
+            self._timed = clip, TimedFrames(self.rows, clip, bounds)
         return self._timed[1]
 
 

@@ -75,21 +75,27 @@ class ResizeSpec(Section):
         return self
 
 
+MOST_FRAMES = 512
+"""Frames of a clip."""
+
+
 class ViewSpec(Section):
     """How the clips of a further view differ from those of the first one."""
 
-    frames: int | None = Field(None, ge=1, le=512)
+    frames: int | None = Field(None, ge=1, le=MOST_FRAMES)
     """Frames decoded for each clip (default: as `clip.frames`)."""
     stride: int | None = Field(None, ge=1, le=64)
     """Distance between consecutive frames, counted in frames of the first view (default: as `clip.stride`)."""
+    fps: float | None = Field(None, ge=0.0001, le=1000)
+    """Frames per second, if `clip` chooses frames by time (default: as there, as for the next two)."""
+    every_s: float | None = Field(None, ge=0.001, le=86_400)
+    """Seconds from one frame to the next."""
+    seconds: float | None = Field(None, ge=0.001, le=86_400)
+    """Length of the clip."""
     resize: ResizeSpec | None = None
     """Size of the frames (default: as `clip.resize`)."""
     pixels: Literal["rgb", "yuv420", "gray"] | None = None
     """Pixel format (default: as `clip.pixels`)."""
-
-
-MOST_FRAMES = 512
-"""Frames of a clip."""
 
 
 class ClipSpec(Section):
@@ -146,11 +152,13 @@ class ClipSpec(Section):
         """The clips of one view; with an empty name, those of the first one."""
         given = self.views[view].model_dump(exclude_none=True) if view else {}
         own = {name: getattr(self.views[view], name) for name in given}
-        return self.model_copy(update={**own, "views": {}})
+        rates = dict.fromkeys(_PERIODS) if own.keys() & set(_PERIODS) else {}
+        return self.model_copy(update={**rates, **own, "views": {}})
 
     @property
     def reach(self) -> int:
-        """Frames of the first view that a clip takes: from the first moment of any view to the last one."""
+        """Frames of the first view that a clip takes, from the first moment of any view to the last one, unless they
+        are chosen by time."""
         return max([self.span, *(view.span for view in self.further.values())])
 
     @property
@@ -327,12 +335,18 @@ class ClipSpec(Section):
             )
         if self.snippets > 1:
             raise wrong("clips of several views are one piece; use 1", field="snippets", code="conflict")
-        if self.by_time:
-            given = next(name for name in _BY_TIME if getattr(self, name) is not None)
-            raise wrong("clips of several views are chosen by frames and stride", field=given, code="conflict")
+        if self.of_whole_video:
+            whole = "spread" if self.spread is not None else "max_frames"
+            raise wrong("clips of several views have a rate or a stride; leave it out", field=whole, code="conflict")
         for name in self.views:
             if not name:
                 raise wrong("a view needs a name", field="views", code="invalid")
+            if self.of(name).by_time != self.by_time or (self.by_time and self.of(name).stride != 1):
+                raise wrong(
+                    "choose the frames of all views by time, or of all by stride",
+                    field=f"views.{name}.{'stride' if self.by_time else 'fps'}",
+                    code="conflict",
+                )
             if (mode := self.of(name).resize.mode) not in ("crop", "exact"):
                 raise wrong(
                     f"{mode} makes frames of different sizes; with views, use crop or exact",
@@ -368,6 +382,7 @@ def _check_planes(clip: ClipSpec, place: str = "") -> None:
 _BY_TIME = ("fps", "every_s", "seconds", "max_frames", "spread")
 """The fields that choose frames by time."""
 _RATES = ("fps", "every_s")
+_PERIODS = (*_RATES, "seconds")
 _LEAST_SPREAD = 2
 _ROUNDING = 1e-6
 

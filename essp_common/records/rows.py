@@ -25,7 +25,7 @@ from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narr
 from essp_common.catalog.divisions import columns_of, divided
 from essp_common.catalog.events import check_one_view, of_views
 from essp_common.catalog.file import read_catalog
-from essp_common.catalog.schema import IN_STEP, TIMED
+from essp_common.catalog.schema import OF_EVENTS, TIMED
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
@@ -47,7 +47,7 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
     """
     if spec.data.records:
         return of_records(spec, stores)
-    timed = IN_STEP if spec.clip.views else TIMED if spec.clip.by_time else ()
+    timed = OF_EVENTS if spec.clip.views else TIMED if spec.clip.by_time else ()
     wanted = None if columns is None else (*columns, "view", *timed, *columns_of(spec.data))
     catalog = divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
     if spec.clip.views:

@@ -2,8 +2,11 @@
 
 A plan chooses frames of the first view. All views of a clip end at the same moment, when its last frame appears, and
 the moments before it are `stride` frames of the first view apart, for each view by its own number of frames and its own
-stride. At each moment, a view shows the last of its frames that has appeared by then. Times count from the beginning of
-the event in each file (`VideoRow.origin_s`), so cameras may have different rates and have started at different times.
+stride. With `clip.fps` and the like, moments are a period apart instead, which each view may choose, and the clip
+begins when its first frame appears.
+
+At each moment, a view shows the last of its frames that has appeared by then. Times count from the beginning of the
+event in each file (`VideoRow.origin_s`), so cameras may have different rates and have started at different times.
 
 Before the first frame of a view, that frame is taken, and after its last one, the last one.
 """
@@ -26,6 +29,13 @@ class Moments:
 
     def __init__(self, view: CatalogView, clip: ClipSpec) -> None:
         further = clip.further
+        self._by_time = clip.by_time
+        self._clip_s = (clip.frames - 1) * (clip.period_s or 0.0)
+        self._back_s = [
+            [(shape.frames - 1 - frame) * (shape.period_s or 0.0) for frame in range(shape.frames)]
+            for shape in further.values()
+        ]
+        """For each view, how long its moments lie before the end of the clip, if they are chosen by time."""
         self._rows = view.rows
         self._further: list[Rows] = [view.further[name] for name in further]
         self._ends = (clip.frames - 1) * clip.stride
@@ -38,6 +48,12 @@ class Moments:
         """For each further view, its frames in its file, which rise and may repeat. `first_frame`: of the clip, in the
         file of the first view."""
         first, *others = self._clocks(video)
+        if self._by_time:
+            end_s = first.appears_s(first_frame) + self._clip_s
+            return [
+                other.shown([end_s - back_s for back_s in before])
+                for other, before in zip(others, self._back_s, strict=True)
+            ]
         end = first_frame + self._ends
         return [
             other.shown([first.appears_s(end - back) for back in before])

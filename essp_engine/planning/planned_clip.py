@@ -86,7 +86,8 @@ class PlanBase(ABC):
         elif clip.part != WHOLE:
             offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
             self._first = self._first.astype(np.int64) + offsets
-        if lead := clip.reach - clip.span:  # frames before the clip that another view shows
+        lead = 0 if clip.by_time else clip.reach - clip.span
+        if lead:  # frames before the clip that another view shows
             self._first = self._first + np.clip(view.length - clip.span, 0, lead)
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
         """The number of possible starts for the first snippet of a clip, which is in the first of the equal parts."""

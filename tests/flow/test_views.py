@@ -14,7 +14,7 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp.catalog.summary import Events, summarize
 from tests.flow.conftest import RunExample
-from tests.harness.events import LATE_S, in_step, plainly_decoded, write_events
+from tests.harness.events import LATE_S, in_step, last_shown, plainly_decoded, write_events
 from tests.harness.loops import in_groups
 from tests.harness.refused import refused
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
@@ -75,6 +75,26 @@ def test_each_view_shows_the_moments_of_the_first(events: Path, kind: dict[str, 
                     frames = plainly_decoded(uri)[1]
                     expected = np.stack([frames[number] for number in numbers[view]])
                     assert np.array_equal(batch.frames[view][clip].numpy(), expected)
+
+
+def test_views_may_be_sampled_at_rates_of_their_own(events: Path) -> None:
+    """Their last moments are the same, whatever the rates of the cameras."""
+    clip = {"left": essp.Clip(frames=4, fps=10, size=(48, 64)), "right": essp.Clip(frames=2, fps=5, size=48)}
+    with loader(events, clip=clip) as clips:
+        for batch in clips:
+            for place, event in enumerate(batch.meta["event"]):
+                late_s = LATE_S[int(event.partition("-")[0]) % len(LATE_S)]
+                numbers, uris = batch.meta["frame_numbers"][place], batch.meta["uris"][place]
+                (left, _), (right, frames) = (plainly_decoded(uris[view]) for view in ("left", "right"))
+                begin_s = left[batch.meta["first_frame"][place]]
+                assert numbers["left"] == [last_shown(left, begin_s + step / 10) for step in range(4)]
+                assert numbers["right"] == [last_shown(right, begin_s + late_s + moment) for moment in (0.1, 0.3)]
+                expected = np.stack([frames[number] for number in numbers["right"]])
+                assert np.array_equal(batch.frames["right"][place].numpy(), expected)
+    with refused("clip.right.fps", "conflict"):
+        loader(events, clip={"left": essp.Clip(), "right": essp.Clip(fps=5)})
+    with refused("clip.left.spread", "conflict"):
+        loader(events, clip={"left": essp.Clip(spread="video"), "right": essp.Clip(fps=5)})
 
 
 def test_a_loop_goes_on_in_the_middle_of_an_epoch_on_two_ranks(events: Path) -> None:
