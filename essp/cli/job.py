@@ -7,7 +7,6 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit co
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from rich.text import Text
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import Epochs, load_job, options_named
+from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
@@ -41,8 +40,7 @@ from essp.cli.rest import (
 from essp.job_file import placed_part, read_part
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.field_paths import PATH, joined, parts_of
-from essp_common.job.documents import read_yaml
+from essp_common.job.settings import changes_of, parse_settings
 from essp_common.job.status import JobState, JobStatus, JobSummary
 from essp_common.quantities import counted, percent, size
 
@@ -59,14 +57,13 @@ _LOOK_S = 1.0
 _PATIENCE_S = 600.0
 """How long to wait for a master that has answered before: it may be restarting or moving to another node."""
 _STREAM = "text/event-stream"
-_GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 
 Name = Annotated[str, typer.Argument(help="The job.")]
 
 
 @app.command()
 def start(
-    file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
+    file: JobFile,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -76,6 +73,8 @@ def start(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
+    sets: Sets = None,
+    name: Named = None,
     epochs: Epochs = None,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     server: Server = SERVER,
@@ -83,8 +82,8 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start a job; one that has ended continues from its checkpoints."""
-    spec = load_job(file, epochs)
-    with options_named(epochs), connect(server, token) as client:
+    spec = load_job(file, epochs, sets, name)
+    with options_named(epochs, name=name), connect(server, token) as client:
         # The master fills in what the file leaves out, for example from the model of a prediction.
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
@@ -278,21 +277,7 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
             "nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file",
             code="missing",
         )
-    for given in fields:
-        if not (found := _GIVEN.fullmatch(given)):
-            raise ConfigError(
-                f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it stands "
-                "in double quotes"
-            )
-        field, value = found.groups()
-        parts = parts_of(field)
-        section = document
-        for part in parts[:-1]:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                raise ConfigError(f"{joined([part])} has a value already", field=field, code="conflict")
-        section[parts[-1]] = read_yaml(value, field)
-    return document
+    return changes_of(document, parse_settings(fields))
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:

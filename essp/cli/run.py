@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, load_job, options_named
+from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_again, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -42,7 +42,7 @@ _SERVERS = 2
 
 
 def main(
-    job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
+    job: JobFile,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -52,6 +52,8 @@ def main(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
+    sets: Sets = None,
+    name: Named = None,
     epochs: Epochs = None,
     splits: Splits = None,
     folds: Folds = None,
@@ -80,12 +82,13 @@ def main(
     With --splits or --folds, it runs one job for each division of the data set, one after the other, below the job's
     output. Then it shows the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
-    spec, settings = load_job(job, epochs), settings_of(servers)
+    spec, settings = load_job(job, epochs, sets, name), settings_of(servers)
+    given = options_again(epochs, sets, name)
     stores = Stores(settings.stores)
-    with options_named(epochs, splits, folds), _served(serve, host) as api:
+    with options_named(epochs, splits, folds, name), _served(serve, host) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
         if divisions := divisions_of(spec, splits, folds, stores):
-            again = command_again(job, option_of(splits, folds), epochs)
+            again = command_again(job, option_of(splits, folds), given)
             run_all(
                 spec,
                 divisions,
@@ -101,8 +104,7 @@ def main(
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
         if not status.state.ended:
-            more = "" if epochs is None else f" --epochs {epochs}"
-            typer.echo(f"to continue: essp run {job}{more}", err=True)
+            typer.echo(f"to continue: essp run {shlex.quote(job)}{given}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
             raise typer.Exit(1)
