@@ -160,12 +160,13 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
 
     changes: dict[str, object] = {
         "output": uri(spec.output),
-        "data": spec.data.model_copy(update={name: uri(getattr(spec.data, name)) for name in _PLACES}),
+        "data": spec.data.model_copy(update={name: uri(text) for name in _PLACES if (text := getattr(spec.data, name))}),
         "trainers": {
-            name: trainer.model_copy(update={"weights": trainer.weights and uri(trainer.weights)})
+            name: trainer.model_copy(update={"weights": uri(trainer.weights)} if trainer.weights else {})
             for name, trainer in spec.trainers.items()
         },
     }
+    changes = {name: value for name, value in changes.items() if value}
     if spec.predictor is not None:
         changes["predictor"] = spec.predictor.model_copy(update={"model": uri(spec.predictor.model)})
     return spec.model_copy(update=changes)

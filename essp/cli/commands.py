@@ -32,6 +32,8 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "evaluate": Command("essp.cli.evaluate:app", "Compare what a model has found with labels."),
         "checkpoint": Command("essp.cli.checkpoint:app", "List, verify and compare checkpoints; export models."),
         "report": Command("essp.cli.report:main", "Make the report of a finished training job."),
+        "compare": Command("essp.cli.compare:main", "Compare training jobs: settings, curves, figures."),
+        "export": Command("essp.cli.export:app", "Write the curves of training jobs as CSV or JSON."),
         "audit": Command("essp.cli.audit:main", "Check a job's history against what ESSP promises."),
         "deadletter": Command("essp.cli.deadletter:app", "List, replay and purge what could not be processed."),
         "extractor": Command("essp.cli.extractor:app", "List, describe, preview and run feature extractors."),
@@ -107,7 +109,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp init catalog.parquet --for paper --out paper.yaml",
         "essp init data/train --test data/test",
     ),
-    "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
+    "validate": (
+        "essp validate job.yaml",
+        "essp validate job.yaml --set clip.frames=16 --name longer",
+        "essp validate job.yaml --json",
+    ),
     "plan": (
         "essp plan job.yaml",
         "essp plan job.yaml --rate 880 --gpus 8 --plot plan.png",
@@ -116,6 +122,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "essp run job.yaml",
         "essp run job.yaml --epochs 20",
+        "essp run job.yaml --set trainers.rgb.optimizer.lr=0.02 --set trainers.rgb.batch_size=16 --name lr02",
+        "essp run runs/catalog",
         "essp run job.yaml --serve 8080",
         "essp run job.yaml --splits 1,2,3",
         "essp run job.yaml --json > run.jsonl",
@@ -140,6 +148,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp checkpoint export runs/catalog --out program --format onnx",
     ),
     "report": ("essp report runs/catalog",),
+    "compare": (
+        "essp compare runs/catalog runs/lr02",
+        "essp compare runs/* --out compare.html",
+        "essp compare s3://bucket/a s3://bucket/b --json",
+    ),
+    "export curves": ("essp export curves runs/catalog --out curves.csv", "essp export curves runs/a runs/b --json"),
     "audit": ("essp audit runs/catalog", "essp audit catalog --server http://master:8080"),
     "deadletter ls": ("essp deadletter ls --from runs/catalog", "essp deadletter ls --job catalog --kind damaged"),
     "deadletter show": ("essp deadletter show 3f2a91bc --from runs/catalog",),

@@ -115,7 +115,7 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
     for fields, words in (
         (["trainers.rgb.optimizer.lr"], "write FIELD=VALUE"),
         (["trainers..lr=1"], "write FIELD=VALUE"),
-        (["trainers=1", "trainers.rgb=2"], "trainers has a value already"),
+        (["trainers=1", "trainers.rgb=2"], "trainers is the value 1"),
         (["trainers.rgb.optimizer.lr=fast"], "must be a number"),
         (["trainers.rgb.dropout=0.1"], "cannot be changed while the job runs"),
     ):
