@@ -169,6 +169,38 @@ def stop(
     _act("stop", name, server, token, as_json)
 
 
+@app.command("rm")
+def remove(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    yes: Yes = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remove a job that has ended: what it has left in its output, and its place in the list.
+
+    Files that ESSP did not write stay. A job from which another one takes weights, a model, videos or records is not
+    removed.
+    """
+    with connect(server, token) as client:
+        path = path_of("jobs", name)
+        found = ask(client, "DELETE", path, params={"dry_run": "true"})
+        if not dry_run:
+            if not yes:
+                typer.echo(_removal(found, "would be removed"), err=True)
+                confirm(f"Remove job {name}?")
+            found = ask(client, "DELETE", path)
+    typer.echo(json.dumps(found) if as_json else _removal(found, "would be removed" if dry_run else "removed"))
+
+
+def _removal(found: dict[str, Any], done: str) -> str:
+    """What a removal removes, in a sentence."""
+    what = f"{counted(found['objects'], 'object')}, {size(found['bytes'])}" if found["objects"] else "nothing was left"
+    kept = f"; {counted(len(found['kept']), 'file')} of yours stay" if found["kept"] else ""
+    return f"job {found['job']} {done} from {found['output']}: {what}{kept}"
+
+
 @app.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option
 def priority(
     name: Name,

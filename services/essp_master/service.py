@@ -57,6 +57,7 @@ from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
 from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
+from essp_master.lifecycle.removal import JobRemoval, RemovedJob
 from essp_master.lifecycle.renewals import Renewals
 from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner
 from essp_master.lifecycle.starter import JobStarter
@@ -125,6 +126,7 @@ class Master:
         self._queue = JobQueue(self._runner, admission, lambda: self.recovered)
         self._starter = JobStarter(self._runner, self._queue, adapters, settings, worker, declared, self._draining)
         self._renewals = Renewals(self._runner, self._queue, self._starter, self._draining)
+        self._removal = JobRemoval(self._runner, self._starter, adapters.stores)
         self._takeover = Takeover(self._runner, self._starter, adapters, settings, self._draining)
         self._lock, self._jobs = self._runner.lock, self._runner.jobs
         self._ticked_s = clock()
@@ -325,6 +327,18 @@ class Master:
     def stop(self, name: str) -> JobStatus:
         """End a job; trainers save first. If started again, it resumes. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.STOPPED)
+
+    def remove(self, name: str, dry_run: bool = False, asked: Asked = ANYBODY) -> RemovedJob:
+        """Remove a job that has ended, with everything that ESSP wrote to its output. `dry_run`: only say what that is.
+
+        Raises `NotFound`; `Conflict` if it has not ended, or if another job stands on it; `Unavailable`.
+        """
+        self._takeover.wait()
+        if dry_run:
+            return self._removal.look(name, asked)
+        found = self._removal.remove(name, asked)
+        self._runner.outbox.send()
+        return found
 
     def prioritise(self, name: str, priority: int) -> JobStatus:
         """Give a job another priority in the queue. Raises `NotFound`, `Conflict` if it has ended, and `ConfigError` if
