@@ -38,7 +38,7 @@ def read_job(
     `path`: also the URI of an output. `given`: settings that replace fields, as in `trainers.rgb.optimizer.lr=0.02`.
     `name`: names the job, and its output next to the one in the file. `stores`: where outputs are.
     """
-    settings = [_placed_setting(setting) for setting in parse_settings(given)]
+    settings = placed_settings(given)
     where = str(path)
     ran = "://" in where or os.path.isdir(where)
     if ran:
@@ -52,6 +52,11 @@ def read_job(
     if ran and name is None and ("output",) not in {setting.path for setting in settings}:
         _check_place(spec, where)
     return spec
+
+
+def placed_settings(given: Sequence[str]) -> list[Setting]:
+    """Settings, as in `trainers.rgb.optimizer.lr=0.02`, with URIs instead of paths. Raises `ConfigError`."""
+    return [_placed_setting(setting) for setting in parse_settings(given)]
 
 
 def _check_place(spec: JobSpec, output: str) -> None:
@@ -160,7 +165,9 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
 
     changes: dict[str, object] = {
         "output": uri(spec.output),
-        "data": spec.data.model_copy(update={name: uri(text) for name in _PLACES if (text := getattr(spec.data, name))}),
+        "data": spec.data.model_copy(
+            update={name: uri(text) for name in _PLACES if (text := getattr(spec.data, name))}
+        ),
         "trainers": {
             name: trainer.model_copy(update={"weights": uri(trainer.weights)} if trainer.weights else {})
             for name, trainer in spec.trainers.items()

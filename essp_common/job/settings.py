@@ -49,8 +49,8 @@ def parse_settings(given: Sequence[str]) -> tuple[Setting, ...]:
     for text in given:
         if not (matched := _GIVEN.fullmatch(text)):
             raise ConfigError(
-                f"{shown(text)}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it stands "
-                "in double quotes"
+                f"{shown(text)}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it "
+                "stands in double quotes"
             )
         field, value = matched.groups()
         setting = Setting(parts_of(field), read_yaml(value, field))
