@@ -20,6 +20,7 @@ from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
+from essp.embedded.finished import showing, statuses_in
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -66,6 +67,9 @@ def main(
             max=65535,
         ),
     ] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --serve: keep serving the page after the job has ended, until Ctrl-C.")
+    ] = False,
     host: Annotated[str, typer.Option(help="Where --serve listens; `::`: on all addresses.")] = LOCALHOST,
     servers: Annotated[
         bool,
@@ -85,7 +89,7 @@ def main(
     spec, settings = load_job(job, epochs, sets, name), settings_of(servers)
     given = options_again(epochs, sets, name)
     stores = Stores(settings.stores)
-    with options_named(epochs, splits, folds, name), _served(serve, host) as api:
+    with options_named(epochs, splits, folds, name), _served(serve, host, keep) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
         if divisions := divisions_of(spec, splits, folds, stores):
             again = command_again(job, option_of(splits, folds), given)
@@ -103,6 +107,8 @@ def main(
             )
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
+        if keep and api is not None and status.state.ended:
+            _kept(api, spec, settings)
         if not status.state.ended:
             typer.echo(f"to continue: essp run {shlex.quote(job)}{given}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
@@ -134,9 +140,13 @@ def settings_of(servers: bool = False) -> Settings:
 
 
 @contextmanager
-def _served(port: int, host: str) -> Iterator[LocalApi | None]:
-    """Serve the page during the block; None without a port."""
+def _served(port: int, host: str, keep: bool) -> Iterator[LocalApi | None]:
+    """Serve the page during the block; None without a port. `keep`: it stays after the block."""
     if not port:
+        if keep:
+            raise ConfigError(
+                "--keep keeps the page of --serve; give --serve PORT, too", field="--serve", code="missing"
+            )
         if host != LOCALHOST:
             raise ConfigError(
                 "--host says where --serve listens; give --serve PORT, too", field="--serve", code="missing"
@@ -148,8 +158,17 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
     from essp_master.api.local_api import LocalApi
 
     with LocalApi(MasterSettings(), host, port) as api:
-        typer.echo(f"page    {api.address}\n        it ends with this run, and the report stays", err=True)
+        ends = "it stays until Ctrl-C" if keep else "it ends with this run (--keep: it stays), and the report stays"
+        typer.echo(f"page    {api.address}\n        {ends}", err=True)
         yield api
+
+
+def _kept(api: LocalApi, spec: JobSpec, settings: Settings) -> None:
+    """Serve the page of a job that has ended, until Ctrl-C."""
+    with showing(settings) as master, interruptible("leaving") as interrupted, api.serving(master):
+        master.show(statuses_in(spec.output, Stores(settings.stores)))
+        typer.echo(f"page    {api.address}; Ctrl-C ends it", err=True)
+        interrupted.wait()
 
 
 def run_watched(

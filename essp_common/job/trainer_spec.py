@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import (
     AfterValidator,
     Field,
+    PlainSerializer,
     model_validator,
 )
 
@@ -106,6 +107,14 @@ def _whole_if_it_is(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
+_Step = Annotated[
+    float,
+    Field(ge=0, le=10**9),
+    AfterValidator(_whole_if_it_is),
+    PlainSerializer(_whole_if_it_is, return_type=int | float),
+]
+
+
 class OptimizerSpec(Section):
     """How weights are updated, and the schedule of the learning rate."""
 
@@ -140,9 +149,7 @@ class OptimizerSpec(Section):
     warmup: float = Field(0.0, ge=0, le=10**9)
     """Epochs or updates, possibly a fraction of one, during which the rate rises linearly from 1 % to 100 % of the
     schedule; with `unit: share`, the share of the training."""
-    steps: tuple[Annotated[float, Field(ge=0, le=10**9), AfterValidator(_whole_if_it_is)], ...] = Field(
-        (), max_length=1000
-    )
+    steps: tuple[_Step, ...] = Field((), max_length=1000)
     """Epochs or updates at whose start the learning rate is multiplied by `gamma`; with `unit: share`, shares of the
     training, as in `[0.5, 0.75]`."""
     gamma: float = Field(0.1, gt=0, le=1)

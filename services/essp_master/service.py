@@ -250,6 +250,14 @@ class Master:
             if not job.state.ended:
                 job.reporter.hindered(present)
 
+    def show(self, past: Sequence[JobStatus]) -> None:
+        """Show these jobs, which this master does not run, and no other past ones."""
+        with self._lock:
+            for name, _, _ in self._jobs.past_outputs():
+                self._jobs.forget(name)
+            for status in past:
+                self._jobs.remember(status)
+
     def drain(self) -> None:
         """Make `run` return. Jobs keep their state; the next master takes them over."""
         self._draining.set()
