@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from essp.cli import completions
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.job_edits import with_values
 from essp.cli.job_file import Sets, options_named
@@ -163,7 +165,10 @@ def main(
         ),
     ] = Path("job.yaml"),
     model: Annotated[
-        str | None, typer.Option(help="Model of both streams, which learn from scratch (default: small).")
+        str | None,
+        typer.Option(
+            help="Model of both streams, which learn from scratch (default: small).", autocompletion=completions.models
+        ),
     ] = None,
     recipe: Annotated[
         Recipe | None,
@@ -180,6 +185,7 @@ def main(
     sets: Sets = None,
     named: Annotated[str | None, typer.Option("--name", help="The name of the job and of its output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a commented job file that fits a data set: its number of videos, their size, their labels.
 
@@ -239,6 +245,10 @@ def main(
     parse_spec(text, str(out))
     with written(out):
         out.write_text(text, encoding="utf-8")
+    if as_json:
+        spec = parse_spec(text)
+        told = {"file": str(out), "recipe": recipe, "name": spec.name, "output": spec.output}
+        typer.echo(json.dumps(told | {"trainers": list(spec.trainers)}))
     needed = _files_of(text)
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
 

@@ -18,6 +18,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from essp.cli import completions
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
@@ -58,7 +59,7 @@ _PATIENCE_S = 600.0
 """How long to wait for a master that has answered before: it may be restarting or moving to another node."""
 _STREAM = "text/event-stream"
 
-Name = Annotated[str, typer.Argument(help="The job.")]
+Name = Annotated[str, typer.Argument(help="The job.", autocompletion=completions.jobs)]
 
 
 @app.command()
