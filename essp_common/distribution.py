@@ -52,6 +52,7 @@ EXTRAS = {
     "torch": "learning",
     "torchvision": "learning",
     "uvicorn": "master",
+    "wandb": "tracking",
 }
 """Import name of a library -> the extra that installs it."""
 OF_LINUX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})

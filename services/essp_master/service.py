@@ -70,6 +70,7 @@ from essp_master.status.status_view import curves_of, status_of
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
+from essp_master.tracking.wandb import WandB
 from essp_master.worker_logs import WorkerLogs
 
 log = logging.getLogger(__name__)
@@ -546,4 +547,5 @@ def build(
         )
     trackers: list[Tracker] = [TensorBoard(Path(settings.tensorboard))] if settings.tensorboard else []
     trackers += [MLflow(settings.mlflow)] if settings.mlflow else []
+    trackers += [WandB(settings.wandb)] if settings.wandb else []
     return Master(adapters, settings, worker, recovers, declared=declared, trackers=trackers)
