@@ -105,6 +105,8 @@ def main(
                     of, open_view(as_json), options, settings, verbose, yes=True
                 ),  # already asked by `checked`
             )
+            if keep and api is not None:
+                _kept(api, spec, settings)
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
         if keep and api is not None and status.state.ended:

@@ -310,10 +310,10 @@ def _some(names: Sequence[str]) -> str:
 def pair_words(pair: Pair, unit: str = "video") -> str:
     """The comparison of two jobs in a sentence."""
     if pair.only_first == pair.only_other == 0:
-        return f"{pair.other} and {pair.first} are right on the same of {pair.videos:,} {unit}s"
+        return f"Of {pair.videos:,} {unit}s, {pair.other} and {pair.first} are right on the same"
     chance = "could well be chance" if pair.p >= 0.05 else "is unlikely to be chance"
     return (
-        f"of {pair.videos:,} {unit}s, only {pair.other} is right on {pair.only_other:,}, only {pair.first} on "
+        f"Of {pair.videos:,} {unit}s, only {pair.other} is right on {pair.only_other:,}, only {pair.first} on "
         f"{pair.only_first:,}: such a difference {chance} (p = {pair.p:.2g})"
     )
 
