@@ -185,7 +185,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "job wait": ("essp job wait catalog --timeout 3600",),
     "job events": ("essp job events catalog",),
-    "job why": ("essp job why runs/catalog 4711 --epoch 2", "essp job why catalog 17 --purpose test"),
+    "job why": (
+        "essp job why runs/catalog 4711 --epoch 2",
+        "essp job why catalog 17 --purpose test",
+        "essp job why runs/catalog --video kick/1.mp4",
+    ),
     "job dump": ("essp job dump runs/catalog", "essp job dump catalog --out bug.zip"),
     "pool ls": ("essp pool ls",),
     "pool set": ("essp pool set decoder --min 2 --max 16", "essp pool set decoder --replicas 4"),
