@@ -55,6 +55,7 @@ EXTRAS = {
     "torchvision": "learning",
     "transformers": "networks",
     "uvicorn": "master",
+    "wandb": "tracking",
 }
 """Import name of a library -> the extra that installs it."""
 OF_LINUX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})

@@ -57,6 +57,8 @@ MOST_PROBLEMS = 20
 """Problems of a document that are listed. Suggesting a name for each means comparing it with all known names."""
 _MOST_TOLD = 3
 """Problems listed for a document that was not written by hand."""
+_DEEPEST = 4
+"""Levels of sections that are searched for an unknown field."""
 _MOST_SHOWN = 100
 """Characters of a value that are repeated."""
 
@@ -139,7 +141,9 @@ def _unknown(found: ErrorDetails, kind: type[BaseModel]) -> str | None:
     section = _section(kind, found["loc"][:-1])
     names = list(section.model_fields) if section is not None else []
     near = get_close_matches(str(found["loc"][-1]), names, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}" if names else "remove it"
+    inner = () if near or section is None else _deeper(section, str(found["loc"][-1]))
+    place = joined([*found["loc"][:-1], *inner]) if inner else near[0] if near else ""
+    meant = f"did you mean {place}?" if place else f"there are {', '.join(names)}" if names else "remove it"
     return f"there is no such field; {meant}"
 
 
@@ -152,6 +156,25 @@ def _section(kind: Any, location: Sequence[int | str]) -> type[BaseModel] | None
         elif get_origin(kind) in (dict, Mapping):
             kind = get_args(kind)[1]
     return _model_in(kind)
+
+
+def _deeper(section: type[BaseModel], name: str) -> tuple[str, ...]:
+    """The path within a section to the nearest field with this name in a section below it; NAME stands for any name.
+    Empty if there is none."""
+    level: list[tuple[tuple[str, ...], type[BaseModel]]] = [((), section)]
+    for _ in range(_DEEPEST):
+        below = []
+        for path, model in level:
+            if path and name in model.model_fields:
+                return (*path, name)
+            for field, info in model.model_fields.items():
+                kind, names = info.annotation, (field,)
+                if get_origin(kind) in (dict, Mapping):
+                    kind, names = get_args(kind)[1], (field, "NAME")
+                if (inner := _model_in(kind)) is not None:
+                    below.append(((*path, *names), inner))
+        level = below
+    return ()
 
 
 def _model_in(kind: Any) -> type[BaseModel] | None:

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from essp.cli import completions
 from essp.cli.console import open_console
 from essp_aggregator.main import main as run_worker
 from essp_common.errors import ConfigError
@@ -43,7 +44,10 @@ def list_strategies(as_json: JsonFlag = False) -> None:
 
 @app.command("describe")
 def describe_strategy(
-    name: Annotated[str, typer.Argument(help="The strategy (`essp aggregator ls`).")], as_json: JsonFlag = False
+    name: Annotated[
+        str, typer.Argument(help="The strategy (`essp aggregator ls`).", autocompletion=completions.strategies)
+    ],
+    as_json: JsonFlag = False,
 ) -> None:
     """Say when to use a strategy, what it needs, and its parameters with their defaults."""
     kind = registry.aggregator_class(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -91,9 +91,10 @@ def _change(change: ChangeStatus) -> str:
     return "; ".join([f"change {change.number}: {fields}", *places])
 
 
-def results(status: JobStatus) -> RenderableType:
-    """The results: metrics of each stream and of their fusion, where they are stored, and failures."""
-    parts = _outcome(status)
+def results(status: JobStatus, reported: bool = False) -> RenderableType:
+    """The results: metrics of each stream and of their fusion, where they are stored, and failures. `reported`: the
+    report is made without being asked for."""
+    parts = _outcome(status, reported)
     parts += [Text(f"{t.name} {t.stopped.words}") for t in status.trainers if t.stopped]
     if status.failures:
         parts.append(_failures(status.failures))
@@ -106,18 +107,20 @@ def results(status: JobStatus) -> RenderableType:
     return Group(*parts)
 
 
-def _outcome(status: JobStatus) -> list[RenderableType]:
+def _outcome(status: JobStatus, reported: bool = False) -> list[RenderableType]:
     """The metrics of a completed job, and where they are stored."""
     parts: list[RenderableType] = []
     if status.result is None:
         return parts
     if any(name.startswith(("validation.", "test.")) for name in status.result.metrics):
         parts.append(_figures(status))
+        parts += [Text(line, "yellow") for line in _worse(status, status.result.metrics)]
     model = shown(status.output)
     if status.kind == "train":
         parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
         parts.append(Text.assemble(("next    ", "dim"), f"essp predict {_PREDICTED[status.unit]} --model {model}"))
-        parts.append(Text.assemble(("report  ", "dim"), f"essp report {model}"))
+        if not reported:
+            parts.append(Text.assemble(("report  ", "dim"), f"essp report {model}"))
     else:
         parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
     return parts
@@ -234,6 +237,19 @@ def _figures(status: JobStatus) -> Table:
         style = "bold" if name == "fused" else ""
         table.add_row(Text(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
     return table
+
+
+def _worse(status: JobStatus, metrics: Mapping[str, float]) -> Iterator[str]:
+    """A line if the fused model is worse than one of its members, on the last split that was measured."""
+    split = next(split for split in ("test", "validation") if any(name.startswith(f"{split}.") for name in metrics))
+    figure, label = next(((f, label) for f, label in _FIGURES if f"{split}.fused.{f}" in metrics), ("", ""))
+    alone = {trainer.name: metrics.get(f"{split}.{trainer.name}.{figure}", 0.0) for trainer in status.trainers}
+    best = max(alone, key=lambda name: alone[name], default=None)
+    if best is not None and figure and alone[best] > metrics[f"{split}.fused.{figure}"]:
+        yield (
+            f"{best} alone has a better {label} than the fused model ({split}); the fusion is chosen by the log loss "
+            "of validation videos, and the report shows how sure that choice is"
+        )
 
 
 def _table(first: str, *others: str) -> Table:

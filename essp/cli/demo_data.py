@@ -11,6 +11,7 @@ The compose file's `demo` runs it; `essp demo` is the same journey in one proces
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,7 @@ def main(
     videos_per_class: Annotated[int, typer.Option(help="Number of videos in each of the 12 classes.", min=6)] = 30,
     epochs: Annotated[int, typer.Option(help="Number of training epochs.", min=1)] = 8,
     clips_per_epoch: Annotated[int, typer.Option(help="Number of clips in an epoch.", min=16)] = 960,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Make a labelled video set, put it into an object store, and write a training and a prediction job for it."""
     root = as_uri(uri).rstrip("/")
@@ -60,7 +62,10 @@ def main(
         path = jobs / f"{name}.yaml"
         with written(path):
             path.write_text(text, encoding="utf-8")
-        typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")
+        if not as_json:
+            typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")
+    if as_json:
+        typer.echo(json.dumps({"videos": f"{root}/videos", "jobs": [str(jobs / f"{name}.yaml") for name in texts]}))
 
 
 def _check_job(path: Path) -> None:

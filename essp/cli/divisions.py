@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -121,6 +121,6 @@ def show(found: Outcomes, console: Console) -> None:
     console.print(table)
 
 
-def command_again(job: Path, option: str, epochs: int | None) -> str:
-    """The command that continues with these divisions."""
-    return f"essp run {job}{option}{'' if epochs is None else f' --epochs {epochs}'}"
+def command_again(job: str, option: str, options: str) -> str:
+    """The command that continues with these divisions. `options`: from `options_again`."""
+    return f"essp run {shlex.quote(job)}{option}{options}"

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from essp.cli import completions
 from essp.cli.console import open_console
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
@@ -41,7 +42,10 @@ def list_features(as_json: JsonFlag = False) -> None:
 
 @app.command("describe")
 def describe_feature(
-    name: Annotated[str, typer.Argument(help="The feature (`essp extractor ls`).")], as_json: JsonFlag = False
+    name: Annotated[
+        str, typer.Argument(help="The feature (`essp extractor ls`).", autocompletion=completions.features)
+    ],
+    as_json: JsonFlag = False,
 ) -> None:
     """Say what a feature is, its parameters with their defaults, and how many frames it needs."""
     declaration = registry.describe(name)
@@ -59,7 +63,9 @@ def describe_feature(
 @app.command("preview")
 def preview(
     video: Annotated[Path, typer.Argument(help="A video file.", exists=True, dir_okay=False)],
-    feature: Annotated[str, typer.Option(help="The feature (`essp extractor ls`).")] = "flow",
+    feature: Annotated[
+        str, typer.Option(help="The feature (`essp extractor ls`).", autocompletion=completions.features)
+    ] = "flow",
     param: ParamOption = None,
     out: Annotated[Path, typer.Option(help="A picture of a few frames (.png) or a video (.mp4).")] = Path(
         "preview.png"
@@ -67,6 +73,7 @@ def preview(
     start: Annotated[int, typer.Option(help="Index of the first frame.", min=0)] = 0,
     frames: Annotated[int, typer.Option(help="Number of frames, if a video is written.", min=1)] = 60,
     short_side: Annotated[int, typer.Option(help="Short side to which frames are scaled, in pixels.", min=8)] = 256,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw a feature of a video below the frames it was computed from: what the network will see, for choosing
     parameters."""
@@ -74,7 +81,7 @@ def preview(
 
     params = dict(_parameter(text) for text in param or ())
     caption = write_preview(video, out, Preview(feature, params, start, frames, short_side))
-    typer.echo(out)
+    typer.echo(json.dumps({"file": str(out), "caption": caption}) if as_json else out)
     if caption:
         typer.echo(caption, err=True)
 

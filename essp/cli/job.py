@@ -7,7 +7,6 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit co
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from essp.cli import completions
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import Epochs, load_job, options_named
+from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
@@ -41,8 +41,7 @@ from essp.cli.rest import (
 from essp.job_file import placed_part, read_part
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.field_paths import PATH, joined, parts_of
-from essp_common.job.documents import read_yaml
+from essp_common.job.settings import changes_of, parse_settings
 from essp_common.job.status import JobState, JobStatus, JobSummary
 from essp_common.quantities import counted, percent, size
 
@@ -59,14 +58,13 @@ _LOOK_S = 1.0
 _PATIENCE_S = 600.0
 """How long to wait for a master that has answered before: it may be restarting or moving to another node."""
 _STREAM = "text/event-stream"
-_GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 
-Name = Annotated[str, typer.Argument(help="The job.")]
+Name = Annotated[str, typer.Argument(help="The job.", autocompletion=completions.jobs)]
 
 
 @app.command()
 def start(
-    file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
+    file: JobFile,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -76,6 +74,8 @@ def start(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
+    sets: Sets = None,
+    name: Named = None,
     epochs: Epochs = None,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     server: Server = SERVER,
@@ -83,8 +83,8 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start a job; one that has ended continues from its checkpoints."""
-    spec = load_job(file, epochs)
-    with options_named(epochs), connect(server, token) as client:
+    spec = load_job(file, epochs, sets, name)
+    with options_named(epochs, name=name), connect(server, token) as client:
         # The master fills in what the file leaves out, for example from the model of a prediction.
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
@@ -168,6 +168,38 @@ def stop(
     if not yes:
         confirm(f"Stop job {name}?")
     _act("stop", name, server, token, as_json)
+
+
+@app.command("rm")
+def remove(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    yes: Yes = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remove a job that has ended: what it has left in its output, and its place in the list.
+
+    Files that ESSP did not write stay. A job from which another one takes weights, a model, videos or records is not
+    removed.
+    """
+    with connect(server, token) as client:
+        path = path_of("jobs", name)
+        found = ask(client, "DELETE", path, params={"dry_run": "true"})
+        if not dry_run:
+            if not yes:
+                typer.echo(_removal(found, "would be removed"), err=True)
+                confirm(f"Remove job {name}?")
+            found = ask(client, "DELETE", path)
+    typer.echo(json.dumps(found) if as_json else _removal(found, "would be removed" if dry_run else "removed"))
+
+
+def _removal(found: dict[str, Any], done: str) -> str:
+    """What a removal removes, in a sentence."""
+    what = f"{counted(found['objects'], 'object')}, {size(found['bytes'])}" if found["objects"] else "nothing was left"
+    kept = f"; {counted(len(found['kept']), 'file')} of yours stay" if found["kept"] else ""
+    return f"job {found['job']} {done} from {found['output']}: {what}{kept}"
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option
@@ -278,21 +310,7 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
             "nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file",
             code="missing",
         )
-    for given in fields:
-        if not (found := _GIVEN.fullmatch(given)):
-            raise ConfigError(
-                f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it stands "
-                "in double quotes"
-            )
-        field, value = found.groups()
-        parts = parts_of(field)
-        section = document
-        for part in parts[:-1]:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                raise ConfigError(f"{joined([part])} has a value already", field=field, code="conflict")
-        section[parts[-1]] = read_yaml(value, field)
-    return document
+    return changes_of(document, parse_settings(fields))
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:

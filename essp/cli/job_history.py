@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -40,31 +41,59 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 
+_MOST_STORIES = 10
+"""Clips of one video whose stories are shown."""
+
 Job = Annotated[str, typer.Argument(help="A job of the master, or the output of one: folder or URI.")]
 
 
 def why(
     job: Job,
-    index: Annotated[int, typer.Argument(help="Index of the clip, as in messages and `essp deadletter ls`.", min=0)],
+    index: Annotated[
+        int | None,
+        typer.Argument(help="Index of the clip, as in messages and `essp deadletter ls`.", min=0, show_default=False),
+    ] = None,
+    video: Annotated[
+        str, typer.Option(help="Instead of an index: all clips of this video, by its id or file name.")
+    ] = "",
     epoch: Annotated[int, typer.Option(help="Epoch of the clip, counted from 1.", min=1)] = 1,
     purpose: Annotated[str, typer.Option(help=f"Pass of the clip: {', '.join(PURPOSES.values())}.")] = "train",
     server: rest.Server = rest.SERVER,
     token: rest.Token = "",
     as_json: rest.AsJson = False,
 ) -> None:
-    """Show the story of one clip: when it was issued, decoded, lost, replaced, and which trainers used it."""
+    """Show the story of one clip, or of each clip of a video: when it was issued, decoded, lost, replaced, and which
+    trainers used it."""
+    if (index is None) == (not video):
+        raise ConfigError("give the index of a clip, or --video; not both", field="INDEX", code="conflict")
     stores = Stores(Settings().stores)
     output, segments = _history_of(job, server, token, stores)
-    story = story_of(segments, _purpose(purpose), epoch - 1 if purpose in ("train", "validation") else 0, index)
-    if story is None:
-        raise _no_such_clip(output, segments, purpose, epoch, index)
-    planned = _planned(segments, story, stores)
-    if as_json:
-        steps = [{"time_ms": step.time_ms, "run": step.run, "what": step.what} for step in story.steps]
-        found = {"output": output, "purpose": story.purpose, "epoch": story.epoch, "index": index, "planned": planned}
-        typer.echo(json.dumps({**found, "steps": steps, "lacking": story.lacking}))
+    place = _purpose(purpose), epoch - 1 if purpose in ("train", "validation") else 0
+    if index is not None:
+        if (story := story_of(segments, *place, index)) is None:
+            raise _no_such_clip(output, segments, purpose, epoch, index)
+        planned = _planned(segments, story, stores)
+        if as_json:
+            typer.echo(json.dumps(_document(output, story, planned)))
+        else:
+            _print(story, planned)
         return
-    _print(story, planned)
+    indices = _clips_of(video, segments, place, stores)
+    stories = [story for each in indices[:_MOST_STORIES] if (story := story_of(segments, *place, each)) is not None]
+    if as_json:
+        typer.echo(json.dumps([_document(output, story, _planned(segments, story, stores)) for story in stories]))
+        return
+    for story in stories:
+        _print(story, _planned(segments, story, stores))
+    if len(indices) > _MOST_STORIES:
+        rest = ", ".join(map(str, indices[_MOST_STORIES:]))
+        typer.echo(f"and {counted(len(indices) - _MOST_STORIES, 'clip')} more, by index: {rest}", err=True)
+
+
+def _document(output: str, story: Story, planned: dict[str, str | int] | None) -> dict[str, object]:
+    steps = [{"time_ms": step.time_ms, "run": step.run, "what": step.what} for step in story.steps]
+    found = {"output": output, "purpose": story.purpose, "epoch": story.epoch, "index": story.index}
+    return {**found, "planned": planned, "steps": steps, "lacking": story.lacking}
 
 
 def dump(
@@ -142,17 +171,44 @@ def _purpose(word: str) -> PurposeName:
     raise ConfigError(f"{word!r} is not a pass; use {', '.join(PURPOSES.values())}", field="--purpose", code="unknown")
 
 
-def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> dict[str, str | int] | None:
-    """The planned clip; None if the catalog can no longer be read."""
+def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeName, int], stores: Stores) -> list[int]:
+    """The indices of the clips of a video in a pass. Raises `NotFound`."""
+    phases = _phases(segments, stores)
+    title = phase_title(*place)
+    for number, plan in enumerate(phases.plans):
+        if (PURPOSES.get(plan.purpose), plan.epoch) != place:
+            continue
+        rows, clips = phases.view(number).rows, phases.plan(number)
+        names = [rows.text("id", row) for row in range(len(rows))]
+        wanted = {row for row, name in enumerate(names) if name == video}
+        wanted = wanted or {row for row, name in enumerate(names) if name.rpartition("/")[2] == video}
+        if not wanted:
+            near = get_close_matches(video, names, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise NotFound(f"{title} has no video {video!r}{meant}")
+        found = [index for index in range(plan.clips) if clips.clip(index, 0).video in wanted]
+        if not found:
+            raise NotFound(f"{title} has no clip of {video}: not every epoch draws every video; try --epoch 2")
+        return found
+    raise NotFound(f"{title} is not a pass of this job")
+
+
+def _phases(segments: list[HistorySegment], stores: Stores) -> Phases:
+    """The passes of the job's last run, planned again. Raises what reading the catalog raises."""
     snapshot = next(
         entry.started.snapshot
         for segment in reversed(segments)
         for entry in reversed(segment.entries)
         if entry.HasField("started")
     )
+    spec = stored_spec(snapshot.spec_json, "the job of this history")
+    return Phases(spec, open_data(spec, stores, PLANNED))
+
+
+def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> dict[str, str | int] | None:
+    """The planned clip; None if the catalog can no longer be read."""
     try:
-        spec = stored_spec(snapshot.spec_json, "the job of this history")
-        phases = Phases(spec, open_data(spec, stores, PLANNED))
+        phases = _phases(segments, stores)
     except EsspError as error:
         typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
         return None

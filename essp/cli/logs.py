@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import httpx
 import typer
 
+from essp.cli import completions
 from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect
 from essp_common.errors import Unavailable
 
@@ -19,7 +20,7 @@ Level = Literal["info", "warning", "error"]
 
 
 def main(
-    job: Annotated[str, typer.Option(help="Only lines about this job.")] = "",
+    job: Annotated[str, typer.Option(help="Only lines about this job.", autocompletion=completions.jobs)] = "",
     pool: Annotated[str, typer.Option(help="Only lines of this pool; `trainer` stands for all trainers.")] = "",
     worker: Annotated[str, typer.Option(help="Only lines of this worker.")] = "",
     level: Annotated[Level, typer.Option(help="Only lines of this level or a more severe one.")] = "info",

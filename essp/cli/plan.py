@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from essp.cli.bench_options import PlotOption, shown_progress
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
 from essp.cli.interrupt import leaving_at_once
-from essp.cli.job_file import load_job
+from essp.cli.job_file import JobFile, Named, Sets, load_job
 from essp.embedded.devices import check_devices
 from essp.folders import written
 from essp_common.errors import ConfigError
@@ -28,7 +27,7 @@ from essp_common.runtime.process import cpu_count, set_up_logging
 
 
 def main(
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: JobFile,
     rate: Annotated[
         float, typer.Option(help="Clips per second for each trainer; 0: as many as this machine can produce.", min=0)
     ] = 0.0,
@@ -45,6 +44,8 @@ def main(
     ] = "0",
     core_price: Annotated[float, typer.Option(help="Price of one core for an hour.", min=0)] = 0.0,
     gpu_price: Annotated[float, typer.Option(help="Price of one GPU for an hour.", min=0)] = 0.0,
+    sets: Sets = None,
+    name: Named = None,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -53,7 +54,7 @@ def main(
     The job runs in this process for some seconds, in a temporary folder, to measure the cost of a clip in each part.
     Then clips are sent through the pools of a simulated machine or cluster. Nothing of the run is kept.
     """
-    spec = load_job(job, None)
+    spec = load_job(job, None, sets, name)
     if not spec.trainers:
         raise ConfigError("essp plan: takes a job with trainers", code="unsupported")
     set_up_logging(Settings(log_level="ERROR"))

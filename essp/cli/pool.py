@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from essp.cli import completions
 from essp.cli.console import open_console
 from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect, path_of
 from essp_common.quantities import percent
@@ -40,7 +41,9 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
 
 @app.command("set")
 def set_pool(
-    name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
+    name: Annotated[
+        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
+    ],
     min_workers: Annotated[int, typer.Option("--min", help="Minimum number of workers.", min=0)] = 1,
     max_workers: Annotated[int, typer.Option("--max", help="Maximum number of workers.", min=0)] = 64,
     replicas: Annotated[
@@ -48,23 +51,31 @@ def set_pool(
     ] = None,
     server: Server = SERVER,
     token: Token = "",
+    as_json: AsJson = False,
 ) -> None:
     """Keep a pool between bounds, or at a fixed size."""
     rule = {"min": min_workers, "max": max_workers, "replicas": replicas}
     with connect(server, token) as client:
-        ask(client, "PUT", path_of("pools", name), json=rule)
+        answer = ask(client, "PUT", path_of("pools", name), json=rule)
+    if as_json:
+        typer.echo(json.dumps(answer))
     typer.echo(f"{name}: {_kept(rule)}", err=True)
 
 
 @app.command("reset")
 def reset_pool(
-    name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
+    name: Annotated[
+        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
+    ],
     server: Server = SERVER,
     token: Token = "",
+    as_json: AsJson = False,
 ) -> None:
     """Undo `essp pool set`: the pool gets its original bounds back."""
     with connect(server, token) as client:
-        ask(client, "DELETE", path_of("pools", name))
+        answer = ask(client, "DELETE", path_of("pools", name))
+    if as_json:
+        typer.echo(json.dumps(answer))
     typer.echo(f"{name}: the bounds that it was made with", err=True)
 
 

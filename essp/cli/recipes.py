@@ -15,7 +15,7 @@ from essp_common.job.spec import parse_spec
 from essp_engine.preflight.resolve import resolve_on
 from essp_engine.preflight.sizing import enough_budget
 
-Recipe = Literal["paper", "many", "few"]
+Recipe = Literal["scratch", "few", "many", "paper"]
 
 PAPER = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
@@ -223,7 +223,7 @@ limits:
   coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
 """
 
-TEMPLATES: Mapping[Recipe, str] = {"paper": PAPER, "many": MANY, "few": FEW}
+TEMPLATES: Mapping[str, str] = {"paper": PAPER, "many": MANY, "few": FEW}
 _MIB = 2**20
 _STEP_MIB = 64
 _LEAST_MIB = 512

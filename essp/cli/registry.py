@@ -62,10 +62,10 @@ def list_rows(
 
 
 @app.command()
-def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "") -> None:
-    """Print one row as JSON, as `put` takes it."""
+def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Print one row as JSON, as `put` takes it. --json: in one line."""
     with connect(server, token) as client:
-        typer.echo(json.dumps(ask(client, "GET", path_of(kind, name)), indent=2))
+        typer.echo(json.dumps(ask(client, "GET", path_of(kind, name)), indent=None if as_json else 2))
 
 
 @app.command()
@@ -100,6 +100,7 @@ def rm(
     yes: Yes = False,
     server: Server = SERVER,
     token: Token = "",
+    as_json: AsJson = False,
 ) -> None:
     """Remove a row; its workers finish their current work and exit."""
     if not yes:
@@ -107,6 +108,8 @@ def rm(
     with connect(server, token) as client:
         _, seen = answer_of(client, "GET", path_of(kind, name))
         ask(client, "DELETE", path_of(kind, name), headers={"If-Match": seen})
+    if as_json:
+        typer.echo(json.dumps({"kind": kind.value, "name": name, "removed": True}))
 
 
 @app.command()

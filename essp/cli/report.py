@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -13,10 +14,12 @@ from essp_common.wiring import Stores
 
 def main(
     output: Annotated[str, typer.Argument(help="The job's output: path or URI.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write curves, a confusion matrix, samples and report.html into the job's output, and print the path."""
     # Imported here: plotting needs matplotlib, which the other commands do not.
     from essp.report.folder import write_report
 
     stores = Stores(Settings().stores)
-    typer.echo(write_report(stores.under(as_uri(output)), stores))
+    page = write_report(stores.under(as_uri(output)), stores)
+    typer.echo(json.dumps({"report": page}) if as_json else page)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,11 +15,12 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, load_job, options_named
+from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_again, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
+from essp.embedded.finished import showing, statuses_in
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -42,7 +43,7 @@ _SERVERS = 2
 
 
 def main(
-    job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
+    job: JobFile,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -52,6 +53,8 @@ def main(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
     ] = False,
+    sets: Sets = None,
+    name: Named = None,
     epochs: Epochs = None,
     splits: Splits = None,
     folds: Folds = None,
@@ -64,6 +67,9 @@ def main(
             max=65535,
         ),
     ] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --serve: keep serving the page after the job has ended, until Ctrl-C.")
+    ] = False,
     host: Annotated[str, typer.Option(help="Where --serve listens; `::`: on all addresses.")] = LOCALHOST,
     servers: Annotated[
         bool,
@@ -80,12 +86,13 @@ def main(
     With --splits or --folds, it runs one job for each division of the data set, one after the other, below the job's
     output. Then it shows the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
-    spec, settings = load_job(job, epochs), settings_of(servers)
+    spec, settings = load_job(job, epochs, sets, name), settings_of(servers)
+    given = options_again(epochs, sets, name)
     stores = Stores(settings.stores)
-    with options_named(epochs, splits, folds), _served(serve, host) as api:
+    with options_named(epochs, splits, folds, name), _served(serve, host, keep) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
         if divisions := divisions_of(spec, splits, folds, stores):
-            again = command_again(job, option_of(splits, folds), epochs)
+            again = command_again(job, option_of(splits, folds), given)
             run_all(
                 spec,
                 divisions,
@@ -98,11 +105,14 @@ def main(
                     of, open_view(as_json), options, settings, verbose, yes=True
                 ),  # already asked by `checked`
             )
+            if keep and api is not None:
+                _kept(api, spec, settings)
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
+        if keep and api is not None and status.state.ended:
+            _kept(api, spec, settings)
         if not status.state.ended:
-            more = "" if epochs is None else f" --epochs {epochs}"
-            typer.echo(f"to continue: essp run {job}{more}", err=True)
+            typer.echo(f"to continue: essp run {shlex.quote(job)}{given}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
             raise typer.Exit(1)
@@ -132,9 +142,13 @@ def settings_of(servers: bool = False) -> Settings:
 
 
 @contextmanager
-def _served(port: int, host: str) -> Iterator[LocalApi | None]:
-    """Serve the page during the block; None without a port."""
+def _served(port: int, host: str, keep: bool) -> Iterator[LocalApi | None]:
+    """Serve the page during the block; None without a port. `keep`: it stays after the block."""
     if not port:
+        if keep:
+            raise ConfigError(
+                "--keep keeps the page of --serve; give --serve PORT, too", field="--serve", code="missing"
+            )
         if host != LOCALHOST:
             raise ConfigError(
                 "--host says where --serve listens; give --serve PORT, too", field="--serve", code="missing"
@@ -146,8 +160,17 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
     from essp_master.api.local_api import LocalApi
 
     with LocalApi(MasterSettings(), host, port) as api:
-        typer.echo(f"page    {api.address}\n        it ends with this run, and the report stays", err=True)
+        ends = "it stays until Ctrl-C" if keep else "it ends with this run (--keep: it stays), and the report stays"
+        typer.echo(f"page    {api.address}\n        {ends}", err=True)
         yield api
+
+
+def _kept(api: LocalApi, spec: JobSpec, settings: Settings) -> None:
+    """Serve the page of a job that has ended, until Ctrl-C."""
+    with showing(settings) as master, interruptible("leaving") as interrupted, api.serving(master):
+        master.show(statuses_in(spec.output, Stores(settings.stores)))
+        typer.echo(f"page    {api.address}; Ctrl-C ends it", err=True)
+        interrupted.wait()
 
 
 def run_watched(
@@ -183,6 +206,7 @@ def run_watched(
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
         status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
         if status.state == JobState.COMPLETED and spec.predictor is None:
+            typer.echo("making the report ...", err=True)
             # Imported only now that a report is needed: plotting takes a few seconds and another library.
             from essp.report.facts import read_run
             from essp.report.folder import write_report

@@ -8,6 +8,7 @@ buckets). `--acls` creates nothing: it prints the commands that give each servic
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from essp.cli import completions
 from essp_common import topics
 from essp_common.cache.port import of_tenant
 from essp_common.errors import ConfigError
@@ -29,7 +31,10 @@ _KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force --allow-pri
 
 def main(
     feature: Annotated[
-        list[str] | None, typer.Option(help="Also create the topic of this feature; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Also create the topic of this feature; may be repeated.", autocompletion=completions.features
+        ),
     ] = None,
     buckets: Annotated[bool, typer.Option(help="Create the buckets of ESSP_STORES that are missing.")] = False,
     no_topics: Annotated[
@@ -44,13 +49,16 @@ def main(
             help="With --acls: principal of each service in Kafka; without {service}, all services share one."
         ),
     ] = "User:essp-{service}",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES,
     ESSP_TENANT)."""
     settings = Settings()
     if acls:
-        typer.echo("\n".join(_rights(settings.tenant, principal)))
+        rights = list(_rights(settings.tenant, principal))
+        typer.echo(json.dumps({"rights": rights}) if as_json else "\n".join(rights))
         return
+    made: dict[str, list[str]] = {"topics": [], "buckets": []}
     if no_topics and feature:
         raise ConfigError("leave out --feature, whose topic it would not create", field="--no-topics", code="conflict")
     if no_topics and not buckets:
@@ -66,11 +74,17 @@ def main(
         wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
         with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
             bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
-        typer.echo(f"topics are there: {', '.join(topics.of_tenant(settings.tenant, topic) for topic in wanted)}")
+        made["topics"] = [topics.of_tenant(settings.tenant, topic) for topic in wanted]
+        if not as_json:
+            typer.echo(f"topics are there: {', '.join(made['topics'])}")
     if buckets:
         for root in settings.stores:
             if root.startswith("s3://"):
-                typer.echo(f"bucket {_create_bucket(root)}")
+                made["buckets"].append(_create_bucket(root))
+                if not as_json:
+                    typer.echo(f"bucket {made['buckets'][-1]}")
+    if as_json:
+        typer.echo(json.dumps(made))
 
 
 def _rights(tenant: str, principal: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.fresh import preflight_asking, tell
-from essp.cli.job_file import Epochs, load_job, options_named
+from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
 from essp.uris import shown
@@ -35,10 +34,12 @@ _SHARED = 1.05
 
 
 def main(
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: JobFile,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would, and say what that removes.")
     ] = False,
+    sets: Sets = None,
+    name: Named = None,
     epochs: Epochs = None,
     splits: Splits = None,
     folds: Folds = None,
@@ -51,9 +52,9 @@ def main(
     started or written. With --splits or --folds: what each division of the data set would train, validate and test on.
     """
     settings = Settings()
-    spec, stores = load_job(job, epochs), Stores(settings.stores)
+    spec, stores = load_job(job, epochs, sets, name), Stores(settings.stores)
     declared = Declared(code=settings.code)
-    with options_named(epochs, splits, folds):
+    with options_named(epochs, splits, folds, name):
         divisions = divisions_of(spec, splits, folds, stores)
         if divisions:
             found = checked(divisions, stores, fresh, True, declared)

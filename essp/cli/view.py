@@ -81,7 +81,7 @@ class LiveView:
 
     def result(self, status: JobStatus) -> None:
         self._live.stop()
-        self._out.print(results(status))
+        self._out.print(results(status, reported=True))
 
 
 class PlainView:
@@ -129,7 +129,7 @@ class PlainView:
 
     def result(self, status: JobStatus) -> None:
         self.show(status)
-        self._out.print(results(status))
+        self._out.print(results(status, reported=True))
 
     def _line(self, status: JobStatus, text: str) -> None:
         self._err.print(f"{duration(status.elapsed_s):>8} {text}", markup=False, highlight=False, soft_wrap=True)

@@ -334,8 +334,9 @@ class _Alone(Settings):
 
     tensorboard: str
     mlflow: str
+    wandb: str
     burst: str
 
 
 def _alone(settings: Settings) -> Settings:
-    return _Alone(**_values(settings) | {"traces": "", "tensorboard": "", "mlflow": "", "burst": ""})
+    return _Alone(**_values(settings) | {"traces": "", "tensorboard": "", "mlflow": "", "wandb": "", "burst": ""})

@@ -65,14 +65,14 @@ def render(
     sections = [
         _results(run),
         _sweeps(run),
-        _pictures(
+        pictures_section(
             "Sweeps",
             f"{NAMES[run.judged_by]} on the validation split, by {run.unit}; the best of each sweep is filled.",
             pictures,
             ("sweeps",),
         ),
         _strategies(run),
-        _pictures(
+        pictures_section(
             "Curves",
             "Training dashed, validation solid; the circle is the epoch that was chosen."
             + (" A dotted line: the job was changed there while it ran." if run.changes else ""),
@@ -241,7 +241,7 @@ def _confusion(run: Run, pictures: Pictures) -> str:
     ]
     head = ["label", "taken for", f"{run.unit}s", "of the<br>label's"]
     listed = f"<h3>Most often taken for another</h3>{table(head, rows, left=(1,), wrap=(0, 1))}" if rows else ""
-    return _pictures(
+    return pictures_section(
         f"Confusion on the {run.split} split", f"Fused model, by {run.unit}.", pictures, ("confusion",), listed
     )
 
@@ -266,7 +266,7 @@ def _samples(run: Run, pictures: Pictures) -> str:
         for stream, feature in run.descriptors.items()
     )
     caption = f"{run.unit.capitalize()}s of the {run.split} split, with what the streams see of them."
-    return _pictures("Samples", caption, pictures, ("samples",), left_out if "samples" in pictures else "")
+    return pictures_section("Samples", caption, pictures, ("samples",), left_out if "samples" in pictures else "")
 
 
 def _classes(run: Run) -> str:
@@ -386,7 +386,7 @@ def _approximate(trainer: str, steps: Sequence[int]) -> str:
     )
 
 
-def _pictures(title: str, caption: str, pictures: Pictures, names: Sequence[str], below: str = "") -> str:
+def pictures_section(title: str, caption: str, pictures: Pictures, names: Sequence[str], below: str = "") -> str:
     """The pictures that exist among these, next to each other if there is room."""
     found = [
         _picture(f"{title}: {name}" if len(names) > 1 else title, *pictures[name]) for name in names if name in pictures

@@ -1,7 +1,8 @@
 """The files that a job writes below its `output` URI; `TABLE` lists all of them.
 
 The table also proves that an object may be removed: `is_own` matches whole keys that ESSP writes, so a `model/net.py`
-next to `model/manifest.json` belongs to the user (`removal.py`).
+next to `model/manifest.json` belongs to the user (`removal.py`). Not in it is `job.yaml` (`job_copy.py`), which may be
+the user's.
 """
 
 from __future__ import annotations

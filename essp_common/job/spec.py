@@ -495,9 +495,19 @@ def _completed(section: Any, defaults: dict[str, Any]) -> Any:
 
 def parse_spec(text: str, where: str = "job") -> JobSpec:
     """Parse a job from YAML or JSON text. Raises `ConfigError`, with one line for each wrong field."""
+    return spec_of(job_document(text, where), where)
+
+
+def job_document(text: str, where: str) -> dict[str, Any]:
+    """The fields of a job in YAML or JSON text, which are not checked yet. Raises `ConfigError`."""
     document = read_yaml(text, where)
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one", code="type")
+    return document
+
+
+def spec_of(document: dict[str, Any], where: str) -> JobSpec:
+    """The job with these fields. Raises `ConfigError`, with one line for each wrong field."""
     try:
         return JobSpec.model_validate(document)
     except ValidationError as error:

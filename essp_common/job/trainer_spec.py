@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
+    PlainSerializer,
     model_validator,
 )
 
@@ -94,6 +96,19 @@ class AugmentSpec(Section):
     by the same factor."""
 
 
+def _whole_if_it_is(number: float) -> float:
+    """A whole number as an integer, as users write it."""
+    return int(number) if number == int(number) else number
+
+
+_Step = Annotated[
+    float,
+    Field(ge=0, le=10**9),
+    AfterValidator(_whole_if_it_is),
+    PlainSerializer(_whole_if_it_is, return_type=int | float),
+]
+
+
 class OptimizerSpec(Section):
     """How weights are updated, and the schedule of the learning rate."""
 
@@ -122,17 +137,43 @@ class OptimizerSpec(Section):
     not decayed."""
     schedule: Literal["step", "cosine"] = "step"
     """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
-    unit: Literal["epochs", "updates"] = "epochs"
-    """The unit of `warmup` and `steps`: epochs, or updates of the weights, for recipes that count iterations."""
+    unit: Literal["epochs", "updates", "share"] = "epochs"
+    """The unit of `warmup` and `steps`: epochs; updates of the weights, for recipes that count iterations; or shares of
+    the training from 0 to 1, which fit any number of `epochs`, and move if epochs are added."""
     warmup: float = Field(0.0, ge=0, le=10**9)
     """Epochs or updates, possibly a fraction of one, during which the rate rises linearly from 1 % to 100 % of the
-    schedule."""
-    steps: tuple[Annotated[int, Field(ge=0, le=10**9)], ...] = Field((), max_length=1000)
-    """Epochs or updates at whose start the learning rate is multiplied by `gamma`."""
+    schedule; with `unit: share`, the share of the training."""
+    steps: tuple[_Step, ...] = Field((), max_length=1000)
+    """Epochs or updates at whose start the learning rate is multiplied by `gamma`; with `unit: share`, shares of the
+    training, as in `[0.5, 0.75]`."""
     gamma: float = Field(0.1, gt=0, le=1)
     """Factor of the learning rate at each of `steps`."""
     clip_grad_norm: float = Field(20.0, gt=0, le=10**6)
     """Largest norm of the gradients; larger gradients are scaled down to it."""
+
+    @model_validator(mode="after")
+    def _in_its_unit(self) -> OptimizerSpec:
+        if self.unit == "share":
+            if late := [step for step in self.steps if step >= 1]:
+                raise wrong(
+                    f"{late[0]:g} is not a share of the training; with unit: share write steps below 1, as in "
+                    "[0.5, 0.75]",
+                    field="steps",
+                    code="range",
+                )
+            if self.warmup >= 1:
+                raise wrong(
+                    f"{self.warmup:g} is not a share of the training; with unit: share write one below 1, as in 0.05",
+                    field="warmup",
+                    code="range",
+                )
+        elif parts := [step for step in self.steps if step != int(step)]:
+            raise wrong(
+                f"{parts[0]:g} is not a whole number of {self.unit}; shares of the training need unit: share",
+                field="steps",
+                code="type",
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> OptimizerSpec:

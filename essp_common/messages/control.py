@@ -167,7 +167,7 @@ class ControlFeed:
             refuse("control", record, error)
             return None
         known = self._known(control.job)
-        if known is not None and control.fence < known.fence:
+        if known is not None and control.fence < known.fence and not known.removed:
             return None
         if control.command in ENDED:
             self._ended[control.job] = zlib.compress(record.value)

@@ -202,7 +202,7 @@ def _of_places(phases: Phases) -> Iterator[str]:
 
 def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[tuple[str, str]]:
     optimizer = trainer.optimizer
-    whole = epochs if optimizer.unit == "epochs" else epochs * trainer.updates(clips)
+    whole = {"epochs": epochs, "updates": epochs * trainer.updates(clips), "share": 1}[optimizer.unit]
     if trainer.amp and trainer.device == "cpu":
         yield "amp", "has no effect on a CPU"
     if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= whole]):

@@ -124,6 +124,9 @@ class MasterSettings(Settings):
     mlflow: str = ""
     """URI of an MLflow server on which each training gets a run, in an experiment named after its job (needs the extra
     `tracking`). Empty: no runs."""
+    wandb: str = ""
+    """Project on Weights & Biases in which each training gets a run, as in `videos` or `team/videos` (needs the extra
+    `tracking`). Empty: no runs."""
     stall_s: float = Field(60.0, gt=0, le=3600)
     """If workers report nothing for a job for this long, its outstanding clips are issued again. The wait doubles each
     time in a row, up to an hour, which is also the largest value."""

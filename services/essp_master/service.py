@@ -57,6 +57,7 @@ from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
 from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
+from essp_master.lifecycle.removal import JobRemoval, RemovedJob
 from essp_master.lifecycle.renewals import Renewals
 from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner
 from essp_master.lifecycle.starter import JobStarter
@@ -69,6 +70,7 @@ from essp_master.status.status_view import curves_of, status_of
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
+from essp_master.tracking.wandb import WandB
 from essp_master.worker_logs import WorkerLogs
 
 log = logging.getLogger(__name__)
@@ -125,6 +127,7 @@ class Master:
         self._queue = JobQueue(self._runner, admission, lambda: self.recovered)
         self._starter = JobStarter(self._runner, self._queue, adapters, settings, worker, declared, self._draining)
         self._renewals = Renewals(self._runner, self._queue, self._starter, self._draining)
+        self._removal = JobRemoval(self._runner, self._starter, adapters.stores)
         self._takeover = Takeover(self._runner, self._starter, adapters, settings, self._draining)
         self._lock, self._jobs = self._runner.lock, self._runner.jobs
         self._ticked_s = clock()
@@ -248,6 +251,14 @@ class Master:
             if not job.state.ended:
                 job.reporter.hindered(present)
 
+    def show(self, past: Sequence[JobStatus]) -> None:
+        """Show these jobs, which this master does not run, and no other past ones."""
+        with self._lock:
+            for name, _, _ in self._jobs.past_outputs():
+                self._jobs.forget(name)
+            for status in past:
+                self._jobs.remember(status)
+
     def drain(self) -> None:
         """Make `run` return. Jobs keep their state; the next master takes them over."""
         self._draining.set()
@@ -325,6 +336,18 @@ class Master:
     def stop(self, name: str) -> JobStatus:
         """End a job; trainers save first. If started again, it resumes. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.STOPPED)
+
+    def remove(self, name: str, dry_run: bool = False, asked: Asked = ANYBODY) -> RemovedJob:
+        """Remove a job that has ended, with everything that ESSP wrote to its output. `dry_run`: only say what that is.
+
+        Raises `NotFound`; `Conflict` if it has not ended, or if another job stands on it; `Unavailable`.
+        """
+        self._takeover.wait()
+        if dry_run:
+            return self._removal.look(name, asked)
+        found = self._removal.remove(name, asked)
+        self._runner.outbox.send()
+        return found
 
     def prioritise(self, name: str, priority: int) -> JobStatus:
         """Give a job another priority in the queue. Raises `NotFound`, `Conflict` if it has ended, and `ConfigError` if
@@ -524,4 +547,5 @@ def build(
         )
     trackers: list[Tracker] = [TensorBoard(Path(settings.tensorboard))] if settings.tensorboard else []
     trackers += [MLflow(settings.mlflow)] if settings.mlflow else []
+    trackers += [WandB(settings.wandb)] if settings.wandb else []
     return Master(adapters, settings, worker, recovers, declared=declared, trackers=trackers)

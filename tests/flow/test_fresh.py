@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.job_copy import JOB, is_copy
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
@@ -48,7 +49,8 @@ def test_what_is_not_essps_survives_every_way_to_begin_anew(catalog: Path, tmp_p
     assert essp("run", job("first")).exit_code == 0
     before = weights_of(Stores(("file:///",)), f"file://{project}")
     keys = {info.key for info in DirectoryStore(str(project)).list()}
-    assert [key for key in keys - set(MINE) if not layout.is_own(key, ("any", "training"))] == []
+    assert [key for key in keys - set(MINE) if not layout.is_own(key, ("any", "training"))] == [JOB]
+    assert is_copy(DirectoryStore(str(project))), "of this file its content proves whose it is"
 
     told = essp("validate", job("first"), "--fresh").stderr
     assert "--fresh removes job first in" in told

@@ -54,6 +54,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("run {dir}/job.yaml --serve 8080", "fastapi", {}),
     ("run {dir}/job.yaml", "tensorboard", {"ESSP_TENSORBOARD": "{dir}/logs"}),
     ("run {dir}/job.yaml", "mlflow", {"ESSP_MLFLOW": "http://127.0.0.1:1"}),
+    ("run {dir}/job.yaml", "wandb", {"ESSP_WANDB": "videos"}),
     ("run {dir}/job.yaml", "opentelemetry", {"ESSP_TRACES": "http://127.0.0.1:9"}),
     ("predict {dir}/videos --model {dir}/run", "av", {}),
     ("evaluate segments found.json --truth s3://bucket/labels.csv", "boto3", S3),

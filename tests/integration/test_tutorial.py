@@ -17,7 +17,7 @@ TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 SHORTER = {
     "--videos-per-class 12": "--videos-per-class 6",
     "--epochs 2": "--epochs 1",
-    "essp init videos.parquet": "essp init videos.parquet; sed -i 's/epoch: 480/epoch: 48/' job.yaml",
+    "parquet --for scratch": "parquet --for scratch; sed -i 's/epoch: 480/epoch: 48/' job.yaml",
 }
 """What takes long, for the tests: it is a matter of numbers only."""
 LONG = "essp run job.yaml\n"

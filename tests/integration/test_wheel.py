@@ -179,7 +179,7 @@ def test_the_quick_start_runs_from_the_wheel(installation: Installation) -> None
     essp("catalog", "build", "videos", "--out", "catalog.parquet")
     shown = essp("catalog", "show", "catalog.parquet")
     assert "8 videos" in shown
-    essp("init", "catalog.parquet", "--out", "job.yaml")
+    essp("init", "catalog.parquet", "--for", "scratch", "--out", "job.yaml")
     make_small(work / "job.yaml")
     essp("validate", "job.yaml")
     essp("run", "job.yaml")

@@ -62,6 +62,19 @@ class JobCheck(BaseModel):
     """Null if nothing is removed."""
 
 
+class JobRemoved(BaseModel):
+    """What the removal of a job removes, or has removed."""
+
+    job: str
+    output: str
+    objects: int
+    bytes: int
+    kept: list[str]
+    """The first hundred objects in the output that ESSP did not write; they stay."""
+    removed: bool
+    """False: `dry_run`, nothing was removed."""
+
+
 class JobPriority(BaseModel):
     """The priority of a job among its team's jobs."""
 
@@ -137,6 +150,7 @@ def router(master: Master) -> APIRouter:
         they for it."""
         return master.prioritise(name, wanted.priority)
 
+    _add_remove(routes, master, commands)
     for action in ("pause", "resume", "stop"):
         routes.post(
             f"/{{name}}:{action}",
@@ -228,6 +242,28 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
 
         key = _of_caller(request, idempotency_key)
         return await aside.run(answers.once, key, fingerprint(body, name), change)
+
+
+def _add_remove(routes: APIRouter, master: Master, aside: Aside) -> None:
+    @routes.delete("/{name}", operation_id="remove_job", responses=answers_of(401, 403, 404, 409, 415, 503))
+    async def remove_job(
+        name: str,
+        request: Request,
+        dry_run: Annotated[bool, Query(description="Only say what would be removed.")] = False,
+    ) -> JobRemoved:
+        """Remove a job that has ended: what it has left in its output, and its place in the list. Files that ESSP did
+        not write stay. 409 while the job runs or its trainers save, and if another job that the master knows takes
+        weights, a model, videos or records from its output."""
+        caller = caller_of(request)
+        found = await aside.run(master.remove, name, dry_run, Asked(caller.team, caller.all_teams))
+        return JobRemoved(
+            job=found.job,
+            output=found.output,
+            objects=found.objects,
+            bytes=found.bytes,
+            kept=list(found.kept[:_MOST_KEPT_NAMED]),
+            removed=not dry_run,
+        )
 
 
 def _asked(own: OwnJobs, request: Request, spec: JobSpec, replaces: str) -> Asked:

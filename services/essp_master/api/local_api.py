@@ -6,6 +6,7 @@ It listens before anything else is loaded, and only on localhost by default. Its
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import socket
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front
 from essp_master.api.waiting import create_waiting
-from essp_master.config import MasterSettings
+from essp_master.config import ApiToken, MasterSettings, Right
 from essp_master.service import Master
 
 _BYTES = 32
@@ -31,14 +32,20 @@ _BYTES = 32
 class LocalApi:
     """Serves the jobs of this process, one after the other, while its `with` block lasts."""
 
-    def __init__(self, settings: MasterSettings, host: str, port: int) -> None:
+    def __init__(self, settings: MasterSettings, host: str, port: int, reads_only: bool = False) -> None:
         """Listen at once. Raises `ConfigError` if the port is taken.
 
         `settings`: callers must present one of its tokens. If it has none and the API is not meant to be open, a token
-        is generated.
+        is generated. `reads_only`: a token is always generated, with which callers can only read.
         """
-        self._made = "" if settings.tokens() or settings.api_open else secrets.token_urlsafe(_BYTES)
-        if self._made:
+        makes = reads_only or not (settings.tokens() or settings.api_open)
+        self._made = secrets.token_urlsafe(_BYTES) if makes else ""
+        if reads_only:
+            digest = hashlib.sha256(self._made.encode()).hexdigest()
+            reader = ApiToken(name="page", sha256=digest, scopes=frozenset({Right.READ}))
+            given = {"api_token": SecretStr(""), "api_token_file": "", "api_tokens": (reader,)}
+            settings = settings.model_copy(update=given)
+        elif makes:
             settings = settings.model_copy(update={"api_token": SecretStr(self._made)})
         self._settings = settings.model_copy(update={"api_hosts": (*settings.api_hosts, host)})
         self._front = Front(create_waiting(self._settings))

@@ -64,6 +64,11 @@ class Dispatch:
         """Publish a command about a job to all workers."""
         self._publish(job, topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
 
+    def publish_again(self, command: Control) -> None:
+        """Publish the last command of a job once more."""
+        key = command.job.encode()
+        self._outbox.add(partial(self._bus.publish, topics.CONTROL, key, command.SerializeToString()), command.job)
+
     def mark(self, job: Job) -> None:
         """Publish a marker message behind all messages about a job so far."""
         self._publish(job, topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())

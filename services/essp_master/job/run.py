@@ -20,6 +20,7 @@ from essp_common import distribution
 from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.history import History
+from essp_common.artifacts.job_copy import write_copy
 from essp_common.artifacts.removal import removal_of, remove, write_owner
 from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
@@ -147,6 +148,7 @@ def _claim(output: ObjectStore, preflight: Preflight, continues: bool, team: str
         write_owner(output, team)
     if known is None or not has_more(known, spec):
         output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
+        write_copy(output, spec)
 
 
 def _remove(output: ObjectStore, preflight: Preflight) -> None:

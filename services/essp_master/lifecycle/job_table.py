@@ -33,10 +33,13 @@ class _Past:
     ended: datetime | None
     packed: bytes
     """Its last status, compressed."""
+    output: str
 
     @classmethod
     def of(cls, status: JobStatus) -> Self:
-        return cls(summary_of_past(status), status.ended, zlib.compress(status.model_dump_json().encode()))
+        return cls(
+            summary_of_past(status), status.ended, zlib.compress(status.model_dump_json().encode()), status.output
+        )
 
     @property
     def status(self) -> JobStatus:
@@ -156,6 +159,15 @@ class JobTable:
     def past(self, name: str) -> JobStatus | None:
         """Return the last status of a past job, unless it was started again."""
         return self._past[name].status if self.is_past(name) else None
+
+    def past_outputs(self) -> list[tuple[str, str, str]]:
+        """Return name, team and output of each past job that was not started again."""
+        return [(name, past.summary.team, past.output) for name, past in self._past.items() if name not in self._jobs]
+
+    def forget(self, name: str) -> None:
+        """Forget a job that has ended."""
+        self._jobs.pop(name, None)
+        self._past.pop(name, None)
 
     def is_past(self, name: str) -> bool:
         """Whether a past job has that name and was not started again."""

@@ -72,6 +72,7 @@ class JobRunner:
         self.clock = clock
         self.fenced: Fenced | None = None
         """Set when another master runs a job that this one had."""
+        self._feed: ControlFeed | None = None
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
@@ -211,7 +212,12 @@ class JobRunner:
 
     def follow(self, feed: ControlFeed) -> None:
         """Watch for commands of another master, and leave its jobs."""
+        self._feed = feed
         feed.on_change(self._heed)
+
+    def last_command(self, name: str) -> Control | None:
+        """The last command of a job, as other processes know it; None if this master follows no commands."""
+        return None if self._feed is None else self._feed.latest(name)
 
     def yield_to(self, job: Job, fence: int) -> None:
         """Leave a job to another master if this fence is higher than its own and was really taken: any client may send

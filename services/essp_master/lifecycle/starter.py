@@ -132,7 +132,7 @@ class JobStarter:
     ) -> None:
         """`goal`: the preflight of the run that follows this one."""
         runner = self._runner
-        with self._written_to_the_end(found.spec.output):
+        with self.written_to_the_end(found.spec.output):
             job = self.run_of(found, origin, events)
             if goal is not None:
                 job.extend(goal, runner.clock())
@@ -146,7 +146,7 @@ class JobStarter:
         log.info("job %s: %s, fence %d", job.name, how, job.run.fence, extra={"job_id": job.name})
 
     @contextmanager
-    def _written_to_the_end(self, output: str) -> Iterator[None]:
+    def written_to_the_end(self, output: str) -> Iterator[None]:
         """Ensure that the history in this output contains everything that previous runs recorded, and that they record
         no more within the block, since the next run continues it from there. Raises `Unavailable` if that takes long.
         """

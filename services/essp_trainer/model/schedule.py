@@ -1,4 +1,4 @@
-"""The learning rate as a function of the progress of a training, counted in epochs or in updates.
+"""The learning rate as a function of the progress of a training: in epochs, in updates, or as a share of it.
 
 It has no state to save, so a resumed training gets the same rate on any number of ranks. The rate is for the whole
 batch, however many ranks share it.
@@ -19,6 +19,8 @@ def rate_at(training: TrainerSpec, epochs: int, plan: PhasePlan, begin: int) -> 
     """Return the rate for the batch that begins with clip `begin` of a training phase."""
     if training.optimizer.unit == "epochs":
         return learning_rate(training.optimizer, epochs, plan.epoch + begin / plan.clips)
+    if training.optimizer.unit == "share":
+        return learning_rate(training.optimizer, 1.0, (plan.epoch + begin / plan.clips) / epochs)
     each = training.updates(plan.clips)
     return learning_rate(training.optimizer, epochs * each, plan.epoch * each + begin // training.batch_size)
 

@@ -80,7 +80,8 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     master.stop("small")
     other = make_job(tmp_path, epochs=5, sampling={"clips_per_video": 2, "clips_per_epoch": 10, "seed": 1})
     with pytest.raises(
-        ConfigError, match=r"differs in sampling.seed; choose another name and output, or start with --fresh"
+        ConfigError,
+        match=r"differs in sampling.seed; choose another name and output .--name sets both., or start with --fresh",
     ):
         master.start(other)
     save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", Position(0, 6))

@@ -21,7 +21,7 @@ from essp_engine.registrations import NOTHING
 from tests.harness.statuses import status
 
 STORES = Stores(("file:///",))
-AGAIN = command_again(Path("job.yaml"), option_of(None, "group"), 7)
+AGAIN = command_again("job.yaml", option_of(None, "group"), " --epochs 7")
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_what_is_no_recipe_for_few_is_said(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(20, 150))
     with pytest.raises(ConfigError, match=r"nowhere/job\.yaml cannot be written"):
         main(str(tmp_path / "set.parquet"), tmp_path / "nowhere" / "job.yaml")
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -115,7 +115,7 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
     for fields, words in (
         (["trainers.rgb.optimizer.lr"], "write FIELD=VALUE"),
         (["trainers..lr=1"], "write FIELD=VALUE"),
-        (["trainers=1", "trainers.rgb=2"], "trainers has a value already"),
+        (["trainers=1", "trainers.rgb=2"], "trainers is the value 1"),
         (["trainers.rgb.optimizer.lr=fast"], "must be a number"),
         (["trainers.rgb.dropout=0.1"], "cannot be changed while the job runs"),
     ):
@@ -131,6 +131,21 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
         live.essp("set", "small", lr)
     with pytest.raises(Conflict, match="start it again with this trainer in its file"):
         live.essp("set", "small", "trainers.more.stream=rgb")
+
+
+def test_a_job_is_removed_after_it_was_asked_for(live: Live, tmp_path: Path) -> None:
+    live.essp("start", str(live.file))
+    with pytest.raises(Conflict, match="stop it first"):
+        live.essp("rm", "small", "--yes")
+    live.essp("stop", "small", "--yes")
+    told = json.loads(live.essp("rm", "small", "--dry-run", "--json").stdout)
+    assert (told["job"], told["removed"], told["objects"] > 0) == ("small", False, True)
+    assert live.essp("rm", "small", typed="n\n").exit_code == 1
+    assert live.essp("get", "small").exit_code == 0
+    assert live.essp("rm", "small", typed="y\n").exit_code == 0
+    assert json.loads(live.essp("ls", "--json").stdout) == []
+    with pytest.raises(NotFound):
+        live.essp("rm", "small", "--yes")
 
 
 @pytest.mark.parametrize("name", ["small:pause?", "small#", "small?"])

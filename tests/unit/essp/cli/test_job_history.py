@@ -38,6 +38,21 @@ def test_the_story_of_a_clip_is_told_by_name_and_by_output(served: Served) -> No
     assert "used by trainer rgb" in shown
 
 
+def test_the_clips_of_a_video_are_found_by_its_name(served: Served) -> None:
+    output = served.job.output
+    one = json.loads(essp("job", "why", output, "3", "--json").stdout)
+    video = one["planned"]["video"]
+    for name in (video, video.rpartition("/")[2]):
+        stories = json.loads(essp("job", "why", output, "--video", name, "--json").stdout)
+        assert one in stories
+        assert {story["planned"]["video"].rpartition("/")[2] for story in stories} == {video.rpartition("/")[2]}
+    with pytest.raises(NotFound, match="did you mean"):
+        essp("job", "why", output, "--video", f"{video}x")
+    for neither in ([], ["3", "--video", video]):
+        with refused("INDEX", "conflict"):
+            essp("job", "why", output, *neither)
+
+
 def test_a_clip_that_is_not_there_names_the_passes(served: Served) -> None:
     output = served.job.output
     with pytest.raises(

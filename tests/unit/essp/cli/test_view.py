@@ -38,6 +38,19 @@ def text(renderable: Any, width: int = 110) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
+def test_a_fusion_that_is_worse_than_a_member_says_so() -> None:
+    assert "alone has a better" not in text(results(completed()))
+    worse = {**METRICS, "test.flow.top1": 0.99}
+    result = {"uri": "file:///runs/demo/model/manifest.json", "metrics": worse}
+    shown = " ".join(text(results(status(state="completed", result=result, failures=[]))).split())
+    assert "flow alone has a better top-1 than the fused model (test)" in shown
+
+
+def test_a_report_that_is_made_anyway_is_not_asked_for() -> None:
+    assert "essp report" in text(results(completed()))
+    assert "essp report" not in text(results(completed(), reported=True))
+
+
 def lines_of(rendered: str, *words: str) -> list[list[str]]:
     """The words of every line that has all of `words`."""
     return [line.split() for line in rendered.splitlines() if all(word in line for word in words)]

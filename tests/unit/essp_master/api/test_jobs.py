@@ -338,7 +338,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
         *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
         *("reset_pool", "list_conditions", "job_curves", "validate_job", "preview_stream", "change_job"),
-        *("prioritise_job", "list_logs"),
+        *("prioritise_job", "list_logs", "remove_job"),
     }
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}

@@ -1,0 +1,186 @@
+"""Removes jobs that have ended: what they have left in their outputs, and their place in the list.
+
+A job stays while another one that this master knows stands on it: takes weights, a model, videos or records from its
+output. Only what ESSP wrote is removed (`essp_common/artifacts/removal.py`). The fences stay, a few bytes: they keep a
+process of the removed job that was suspended from writing into the output of a later one.
+
+The last command of the job is published once more, marked as removed, so that the next master does not list the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.job_copy import JOB, is_copy
+from essp_common.artifacts.removal import Holder, Removal, holder_of, removal_of, remove
+from essp_common.errors import ConfigError, Conflict
+from essp_common.job.spec import JobSpec
+from essp_common.job.trainer_spec import names_place
+from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime import ids
+from essp_common.wiring import Stores
+from essp_engine.preflight.output import Asked
+from essp_master.job.job import COMMANDS
+from essp_master.lifecycle.runner import JobRunner
+from essp_master.lifecycle.starter import JobStarter
+
+_TOGETHER = 16
+"""Specifications of other jobs that are read at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedJob:
+    """What the removal of a job removes."""
+
+    job: str
+    output: str
+    objects: int
+    bytes: int
+    kept: tuple[str, ...]
+    """Objects in its output that ESSP did not write."""
+
+
+class JobRemoval:
+    """Removes jobs. Takes the runner's lock."""
+
+    def __init__(self, runner: JobRunner, starter: JobStarter, stores: Stores) -> None:
+        self._runner = runner
+        self._starter = starter
+        self._stores = stores
+
+    def look(self, name: str, asked: Asked) -> RemovedJob:
+        """What the removal of a job would remove. Raises as `remove` does, except for races."""
+        output, _ = self._ended(name)
+        store, holder = self._held(name, output)
+        self._check_unused(name, output, asked)
+        return _removed(name, output, None if holder is None else removal_of(store))
+
+    def remove(self, name: str, asked: Asked) -> RemovedJob:
+        """Remove a job.
+
+        Raises `NotFound`; `Conflict` while it runs, while its trainers save, and while another job stands on it;
+        `Unavailable` if a store does not answer, as then that is not known.
+        """
+        output, team = self._ended(name)
+        store, holder = self._held(name, output)
+        if holder is None:  # it was removed by hand, or another job has the output
+            self._check_unused(name, output, asked)
+            self._forget(name, store)
+            return _removed(name, output, None)
+        with self._reserved(holder.spec, team), self._starter.written_to_the_end(output):
+            self._check_unused(name, output, asked)
+            removal = removal_of(store)
+            if removal is not None:
+                remove(store, removal)
+            if is_copy(store):
+                store.delete(JOB)
+            store.delete(layout.OWNER)
+            store.delete(layout.SPEC)  # last: until then an interrupted removal can be repeated
+            self._forget(name, store)
+        return _removed(name, output, removal)
+
+    def _ended(self, name: str) -> tuple[str, str]:
+        """Output and team of a job that has ended. Raises `NotFound`, `Conflict`."""
+        with self._runner.lock:
+            jobs = self._runner.jobs
+            if (past := jobs.past(name)) is not None:
+                return past.output, past.team
+            job = jobs[name]
+            if not job.state.ended or jobs.is_starting(name):
+                raise Conflict(f"job {name} is {job.state}; stop it first (essp job stop {name})")
+            up, _ = self._runner.up()
+            saving = [trainer for trainer in job.spec.trainers if ids.trainer_pool(name, trainer) in up]
+            if saving:
+                raise Conflict(
+                    f"a worker of trainer {saving[0]} of job {name} is still up, and may be saving; ask again when it "
+                    "has left"
+                )
+            return job.spec.output, job.team
+
+    def _held(self, name: str, output: str) -> tuple[ObjectStore, Holder | None]:
+        """The output, and the job in it if it is this one."""
+        store = self._stores.under(output)
+        holder = holder_of(store)
+        return store, holder if holder is not None and holder.spec.name == name else None
+
+    @contextmanager
+    def _reserved(self, spec: JobSpec, team: str) -> Iterator[None]:
+        """Within the block no job of this name or output starts. Raises `Conflict` if one is being started."""
+        with self._runner.lock:
+            self._runner.jobs.reserve(spec, Asked(team))
+        try:
+            yield
+        finally:
+            with self._runner.lock:
+                self._runner.jobs.release(spec.name)
+
+    def _check_unused(self, name: str, output: str, asked: Asked) -> None:
+        for other, team, spec in self._others(name):
+            for field, uri in stands_on(spec):
+                if f"{uri.rstrip('/')}/".startswith(f"{output.rstrip('/')}/"):
+                    whose = f"job {other}" if asked.sees(team) else "a job of another team"
+                    raise Conflict(
+                        f"{whose} stands on job {name}: its {field} is {uri}; remove that job first, or keep both"
+                    )
+
+    def _others(self, name: str) -> Iterator[tuple[str, str, JobSpec]]:
+        """The other jobs that the master knows: name, team and specification. Raises `Unavailable`."""
+        with self._runner.lock:
+            present = [(job.name, job.team, job.spec) for job in self._runner.jobs]
+            past = self._runner.jobs.past_outputs()
+        yield from (one for one in present if one[0] != name)
+        with ThreadPoolExecutor(_TOGETHER, "essp-removal") as readers:
+            rest = [(other, team, output) for other, team, output in past if other != name]
+            for (other, team, _), spec in zip(rest, readers.map(self._spec_in, (one[2] for one in rest)), strict=True):
+                if spec is not None and spec.name == other:
+                    yield other, team, spec
+
+    def _spec_in(self, output: str) -> JobSpec | None:
+        """The job in an output; None if there is none that can be read."""
+        try:
+            holder = holder_of(self._stores.under(output))
+        except ConfigError:
+            return None
+        return None if holder is None else holder.spec
+
+    def _forget(self, name: str, output: ObjectStore) -> None:
+        """Forget a job, and have the next master forget it."""
+        runner = self._runner
+        with runner.lock:
+            job = runner.jobs.find(name)
+            last = Control()
+            if job is not None:
+                last.CopyFrom(job.control(COMMANDS[job.state]))
+            elif (known := runner.last_command(name)) is not None:
+                last.CopyFrom(known)
+            else:
+                fence = NumberedLog(output, layout.FENCES).newest()
+                last.MergeFrom(Control(job=name, fence=fence, command=Control.STOP))
+            last.removed = True
+            runner.dispatch.publish_again(last)
+            runner.jobs.forget(name)
+            runner.history.forget(name)
+
+
+def stands_on(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """What a job takes from elsewhere: each field of the job with its URI."""
+    if spec.predictor is not None:
+        yield "predictor.model", spec.predictor.model
+    for name, trainer in spec.trainers.items():
+        if trainer.weights and names_place(trainer.weights):
+            yield f"trainers.{name}.weights", trainer.weights
+    for field in ("catalog", "records", "records_validation", "records_test"):
+        if uri := getattr(spec.data, field):
+            yield f"data.{field}", uri
+
+
+def _removed(name: str, output: str, removal: Removal | None) -> RemovedJob:
+    if removal is None:
+        return RemovedJob(name, output, 0, 0, ())
+    return RemovedJob(name, output, len(removal.keys), removal.bytes, removal.kept)
