@@ -47,7 +47,7 @@ STORES = {
     "file": "essp_common.objects.directory:DirectoryStore",
     "s3": "essp_common.objects.s3:S3Store",
     **dict.fromkeys(
-        ("gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "webhdfs", "http", "https", "sftp"), _FILESYSTEMS
+        ("gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "webhdfs", "http", "https", "sftp", "hf"), _FILESYSTEMS
     ),
 }
 

@@ -1,9 +1,10 @@
-"""A CSV file as the source of a catalog: one row a video, or a segment of one.
+"""A user's own list as the source of a catalog: one row a video, or a segment of one. A list is a CSV file, JSON lines,
+or a Parquet file (`list_rows.py`).
 
 The columns may be in any order. Only the first is required. Other columns are kept unchanged:
 
-    path | file | video | file_name
-                             below the CSV's folder, or absolute, or a URI in a configured store
+    path | file | video | file_name | filename | file_path | filepath | video_path | clip
+                             below the list's folder, or absolute, or a URI in a configured store
     label | class            absent: the videos are unlabelled
     labels                   several, separated by `|`; the first one is the class, unless `label` names it
     split                    absent: all `train`; `val` is kept as `validation`
@@ -13,8 +14,8 @@ The columns may be in any order. Only the first is required. Other columns are k
     frame_labels             a text file with a name for each frame, a line a frame; an empty line: no name
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
-An empty start is the beginning of the file, and an empty end is its end. Fields are separated by commas, semicolons or
-tabs; the text is UTF-8.
+An empty start is the beginning of the file, and an empty end is its end. In a CSV file, fields are separated by commas,
+semicolons or tabs; the text is UTF-8.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import few, is_video, lines_of
+from essp.catalog.list_rows import open_list
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.objects.documents import CsvFile, CsvRow, text_of
+from essp_common.objects.documents import CsvRow, text_of
 from essp_common.objects.keys import escaped
+from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
 
 _UNITS = r"(_?(s|sec|second|time|timestamp|frame|ms)s?)?"
@@ -85,14 +87,27 @@ class _Columns:
     """Column in lower case -> column as written, for the columns that are kept unchanged."""
 
 
-def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> tuple[list[Entry], tuple[str, ...]]:
-    """The rows of a CSV file, and what users should know about how its columns were understood.
+class Listed(NamedTuple):
+    """What a list says."""
 
-    `group_column`: the column that names groups. Raises `NotFound`, and `ConfigError` for columns that make no sense.
+    entries: list[Entry]
+    notes: tuple[str, ...]
+    """What users should know about how its columns were understood."""
+    splits: bool
+    """Whether a column has the splits; otherwise all are for training."""
+    labels: bool
+    """Whether a column has the labels."""
+
+
+def read_list(
+    uri: str, stores: Stores, group_column: str | None = None, known: Mapping[str, ObjectInfo] | None = None
+) -> Listed:
+    """The rows of a list, with the sizes of their files.
+
+    `group_column`: the column that names groups. `known`: files that need not be looked up, by URI. Raises `NotFound`,
+    and `ConfigError` for columns that make no sense.
     """
-    text = _text(uri, stores)
-    refuse_lists_of_labels(uri, text)
-    file = CsvFile(uri, text)
+    file = open_list(uri, stores)
     columns = _columns(uri, file.columns, group_column)
     folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder) for row in file]
@@ -100,15 +115,14 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> tuple
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
         entries = [next(aimed) if entry.files else entry for entry in entries]
-        return _with_files(entries, stores, pool), notes
+        entries = with_files(entries, stores, pool, known or {})
+    return Listed(entries, notes, columns.split is not None, columns.label is not None or columns.labels is not None)
 
 
-def _text(uri: str, stores: Stores) -> str:
-    store, key = stores.resolve(uri)
-    try:
-        return text_of(store.get(key))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+def looked_up(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
+    """The entries with the size and etag of their files. A missing file is a problem of its rows."""
+    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+        return with_files(entries, stores, pool, {})
 
 
 def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Columns:
@@ -214,6 +228,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
         return row.values[column] if column else ""
 
+    given = row.values if row.given is None else row.given
     path, label, line = value(columns.path), value(columns.label), row.line
     if not path:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} does not name a file")
@@ -232,7 +247,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
         group=value(columns.group),
         labels=labels,
         files={name: file for name, file in files.items() if file},
-        meta={shown: value(name) for name, shown in columns.further.items()},
+        meta={shown: given.get(name) for name, shown in columns.further.items()},
     )
     if row.problem:
         return replace(entry, error=f"fields: {row.problem}")
@@ -326,13 +341,17 @@ class _File(NamedTuple):
     refused: ConfigError | None = None
 
 
-def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
+def with_files(
+    entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor, known: Mapping[str, ObjectInfo]
+) -> list[Entry]:
     """The entries with the size and etag of their files. A missing file is a problem of its rows.
 
     Raises `ConfigError` if no file at all may be read.
     """
 
     def look(uri: str) -> _File:
+        if (held := known.get(uri)) is not None:
+            return _File(uri, held.size_bytes, held.etag)
         try:
             there, info = asked(uri, stores, lambda store, key: store.head(key))
         except (PermanentError, ConfigError) as error:  # a server may refuse one file and serve the others

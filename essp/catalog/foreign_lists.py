@@ -45,7 +45,7 @@ def refuse_file(uri: str) -> None:
         )
     if suffix in (".pkl", ".pickle"):
         raise ConfigError(f"{uri}: pickles (mmaction2) are not read, since they can run code; {_HOW}")
-    if suffix in (".parquet", ".xlsx", ".xls"):
+    if suffix in (".xlsx", ".xls", ".ods"):
         raise ConfigError(f"{uri}: lists of this format are not read; {_HOW}")
 
 

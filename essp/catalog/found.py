@@ -20,6 +20,7 @@ from essp_common.objects.documents import read_json, text_of
 from essp_common.objects.keys import escaped, is_hidden, is_key, is_plain
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
+from essp_common.wiring import Stores
 
 READ_SUFFIXES = frozenset(
     f".{name}"
@@ -58,14 +59,17 @@ class Found:
         given: str = "",
         camera: str = "",
         frame_counts: FrameCounts = unopened,
+        stores: Stores | None = None,
     ) -> None:
         """`store`: the store of the folder. `split`: the division to use. `given`: the list that the source names;
-        empty: the source names the folder. `camera`: the camera to use; empty: all."""
+        empty: the source names the folder. `camera`: the camera to use; empty: all. `stores`: where other files may
+        be that lists name."""
         self.uri = uri
         self.store = store
         self.split = split
         self.given = given
         self.camera = camera
+        self.stores = stores or Stores(())
         self.frame_counts = frame_counts
         """Opens videos, for a list that is ambiguous otherwise."""
         self.tolerance_s = 1e-4

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from essp.catalog import foreign_lists
-from essp.catalog.csv_source import read_csv
+from essp.catalog.csv_source import read_list
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import FOLDERS
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
-from essp.catalog.layout import ARCHIVES, LISTS, Kind, Layout
+from essp.catalog.layout import ARCHIVES, LISTS, TABLES, Kind, Layout
 from essp.catalog.layouts import LAYOUTS
 from essp.catalog.lerobot import LEROBOT
+from essp.catalog.list_rows import JSON_LINES, PARQUET
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -77,8 +78,9 @@ def read_source(
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
             raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
-        rows, said = read_csv(uri, stores, group_column)
-        return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
+        listed = read_list(uri, stores, group_column)
+        why = "a list with a column for the path"
+        return _complete("csv", listed.entries, {}, uri, why, listed.notes, whole)
     if group_column is not None:
         raise ConfigError(
             f"applies only to a CSV file; {uri} is not a CSV file", field="--group-column", code="unsupported"
@@ -116,8 +118,9 @@ def _is_of_its_own(found: Found, group_column: str | None) -> bool:
     name = found.given.lower()
     if name.endswith(".txt"):
         return foreign_lists.has_paths(found, found.given)
-    foreign = group_column is None and any(layout.fits(found) for layout in LAYOUTS.values() if layout.csv)
-    return name.endswith((".csv", ".tsv")) and not foreign
+    if not name.endswith((".csv", ".tsv", *JSON_LINES, *PARQUET)):
+        return False
+    return not any(layout.fits(found) for layout in LAYOUTS.values() if layout.csv and not group_column)
 
 
 def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
@@ -128,18 +131,18 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
             foreign_lists.refuse_file(uri)
         if suffix in VIDEO_SUFFIXES:
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
-        if suffix not in LISTS and not uri.lower().endswith(ARCHIVES):
+        if suffix not in LISTS and not uri.lower().endswith((*ARCHIVES, *TABLES)):
             raise ConfigError(
                 f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
             )
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
-        return Found(uri, store, split, name, frame_counts=frame_counts)
+        return Found(uri, store, split, name, frame_counts=frame_counts, stores=stores)
     if suffix in (".csv", ".tsv"):
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, split, camera=camera, frame_counts=frame_counts)
+    return Found(uri, store, split, camera=camera, frame_counts=frame_counts, stores=stores)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:

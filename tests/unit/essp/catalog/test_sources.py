@@ -124,17 +124,6 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert not listing(tmp_path, "c").notes
 
 
-@pytest.mark.parametrize("name", ["train/metadata.jsonl", "metadata.jsonl", "test/metadata.parquet", "metadata.csv"])
-def test_folders_of_a_video_folder_are_splits_and_what_describes_them_is_named(tmp_path: Path, name: str) -> None:
-    make(tmp_path, "train/1.mp4", "train/2.mp4", "test/3.mp4")
-    write(tmp_path / name, "file_name,label\n")
-    found = listing(tmp_path)
-    assert labelled(found) == {"train/1.mp4": ("", "train"), "train/2.mp4": ("", "train"), "test/3.mp4": ("", "test")}
-    assert any(name in note for note in found.notes)
-    make(tmp_path, "train/run/4.mp4")
-    assert problems(listing(tmp_path)) == dict.fromkeys(("train/1.mp4", "train/2.mp4", "test/3.mp4"), "unlabelled")
-
-
 def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
     (note,) = listing(tmp_path).notes
