@@ -1,4 +1,5 @@
-"""Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`.
+"""Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`,
+`hf://datasets/OWNER/NAME` (the Hub of Hugging Face).
 
     fsspec+NAME://...     any other file system of fsspec, by its fsspec name, such as fsspec+sftp://host/dir
     ?key=value            options of that file system, such as gs://bucket/dir?token=anon
@@ -22,6 +23,7 @@ from urllib.parse import parse_qsl, quote
 
 import fsspec
 
+from essp_common.distribution import install
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
@@ -35,7 +37,8 @@ _WEB = ("http", "https")
 _CONNECT_S = 5
 _READ_S = 20
 """A silent server is reported before a decoder's child counts as hanging."""
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
+_HUB = "hf"
+_VERSIONS = ("blob_id", "ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
 _DATES = ("LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 _IN_ADDRESSES = "/%?=&+,;:@!$'()*~"
 """Characters that are not escaped in the address of a video: users copy addresses that are already
@@ -53,6 +56,8 @@ class FilesystemStore:
         self._scheme = scheme
         self._place = place.strip("/")
         self._root = root.rstrip("/")
+        self._exactly = {"cache_type": "none"} if scheme == _HUB else {}
+        """What keeps a client from reading ahead of each range, which `RangedFile` does itself."""
 
     @classmethod
     def from_url(cls, url: str) -> FilesystemStore:
@@ -70,7 +75,8 @@ class FilesystemStore:
             opened = partial(fsspec.core.url_to_fs, f"{protocol}://{place}", **options)
             files, root = opened()
         except ImportError as error:
-            raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
+            cure = f"; run: {install('hub')}" if protocol == _HUB else ""
+            raise ConfigError(f"store URL {shown_address(url)!r}: {error}{cure}") from error
         except (ValueError, TypeError, OSError) as error:
             # Not the library's message, which may quote an option.
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
@@ -168,7 +174,7 @@ class FilesystemStore:
             return b""
         path = self._path(key)
         with self._errors(key):
-            data: bytes = self._files.cat_file(path, start=start, end=start + length)
+            data: bytes = self._files.cat_file(path, start=start, end=start + length, **self._exactly)
         if not isinstance(data, bytes):
             raise Unavailable(f"{self._shown(key)}: the file system gives a {type(data).__name__}, and not bytes")
         if len(data) > length:  # a server without range support sends everything
@@ -212,7 +218,8 @@ def _written(version: object) -> str:
 
 
 def _mapped(error: Exception, where: str) -> EsspError:
-    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+    said = (error, getattr(error, "response", None))
+    codes = (getattr(each, name, None) for each in said for name in ("status", "status_code", "code"))
     code = next((code for code in codes if isinstance(code, int)), 0)
     what = f"{where}: {without_secrets(str(error)) or type(error).__name__}"
     if code in (404, 410):

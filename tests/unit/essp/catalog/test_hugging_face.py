@@ -21,6 +21,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
+from tests.harness.hub import hub
 from tests.harness.listings import errors, labelled, listing, make, write
 from tests.harness.refused import refused
 
@@ -85,6 +86,20 @@ def test_videos_in_a_table_are_decoded_where_they_lie(tmp_path: Path, videos: li
     ]
     assert catalog.rows[1].meta == {"caption": "video 1"}
     assert [read_number(frame) for frame in essp.decode(catalog.rows[2], 2, frames=4)] == [2, 3, 4, 5]
+
+
+def test_videos_in_a_table_on_the_hub_are_decoded_from_there(
+    tmp_path: Path, videos: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    pq.write_table(_table(videos), tmp_path / "hub" / "data" / "train-0.parquet", compression="snappy")
+    with hub(tmp_path / "hub") as address:
+        roots = [f"hf://datasets/owner/name?endpoint={address}", f"file://{tmp_path}"]
+        options = BuildOptions(probe=ProbeOptions(workers=1))
+        catalog = build("hf://datasets/owner/name", f"file://{tmp_path}/c.parquet", roots, options).catalog
+        monkeypatch.setenv("ESSP_STORES", json.dumps(roots))
+        assert [row.uri.partition("/train-0")[0] for row in catalog.rows] == ["hf://datasets/owner/name/data"] * 3
+        assert read_number(essp.decode(catalog.rows[1], 3, frames=1)[0]) == 3
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "lz4"])
