@@ -157,7 +157,9 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
     except NotFound as error:
         raise BadVideo(f"{uri} does not exist", "vanished") from error
     if isinstance(video, VideoRow) and (video.size_bytes, video.etag) != (info.size_bytes, info.etag):
-        raise BadVideo(f"{uri} is not the file that the catalog was built from; build it again", "changed")
+        copied = video.size_bytes == info.size_bytes
+        cure = "build the catalog again" + (", or for copies run `essp catalog relocate CATALOG`" if copied else "")
+        raise BadVideo(f"{uri} is not the file that the catalog was built from; {cure}", "changed")
     return file
 
 

@@ -62,6 +62,9 @@ class BuildOptions:
     """Write one row a file, with its labelled stretches as targets, if the source lists stretches of files."""
     background: str | None = None
     """The class of the rows for what the labelled segments of a file leave uncovered. None: no such rows."""
+    relative: bool | None = None
+    """Store URIs relative to the catalog, so that both can be moved together. None: if all videos lie beside or below
+    it."""
     salvage: bool = False
     """Use the frames before the damage in files that are truncated or damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
@@ -165,7 +168,7 @@ def build(
         if options.background is not None:
             rows += background_rows(rows, options.background)
         catalog = _credible(Catalog(rows, source))
-        write_catalog(store, key, catalog)
+        write_catalog(store, key, catalog, relative=options.relative)
     except BaseException:
         journal.save()
         raise

@@ -14,7 +14,7 @@ import typer
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.folders import written
-from essp.uris import as_uri
+from essp.uris import as_uri, beside
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
@@ -38,7 +38,7 @@ TEMPLATE = """\
 # {videos} videos of {classes}; splits: {splits}.
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, fused model and report go below this URI
+output: {output}   # checkpoints, fused model and report go below this folder
 epochs: {epochs}
 
 data:
@@ -253,8 +253,8 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     fields: dict[str, object] = {
         "file": file,
         "name": scalar(name),
-        "output": scalar(_output(uri, name)),
-        "catalog": scalar(uri),
+        "output": scalar(beside(_output(uri, name), Path(file).parent)),
+        "catalog": scalar(beside(uri, Path(file).parent)),
         "videos": len(usable),
         "classes": counted(len(catalog.classes), "class"),
         "splits": ", ".join(split for split in usable.names("split") if split) or "none",
