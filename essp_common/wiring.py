@@ -19,6 +19,7 @@ from essp_common.cache.tenant import TenantCache
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.archive import Archive, is_member
+from essp_common.objects.frames import FrameFolders, is_series
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
@@ -127,7 +128,9 @@ class Stores:
                 raise
             raise NotFound(str(error)) from error
         store = self._store(root)
-        return (Archive(store) if video and is_member(key) else store), key
+        if video and is_member(key):
+            return Archive(store), key
+        return (FrameFolders(store) if video and is_series(key) else store), key
 
     def under(self, uri: str, videos: bool = False) -> ObjectStore:
         """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` is not in a configured root or not a URI.

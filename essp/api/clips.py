@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
+from essp.frame_folders import found_video
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -76,7 +77,8 @@ def decode(
     """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
 
     video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; without a row,
-        the file is checked first, as by `essp catalog build`.
+        the file is checked first, as by `essp catalog build`. Also a folder of frames (`run_01`), or a pattern of their
+        names (`run_01/img_%05d.jpg`, `run_01/img_*.png`).
     start: the first frame, from 0; a sequence of N first frames gives N clips, decoded in one pass. For a labelled
         segment of a file, frames count from the first frame of the segment.
     frames, stride: T frames at a distance of `stride` frames. Frames past the end repeat the last one.
@@ -149,9 +151,10 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
     uri = video.uri if isinstance(video, VideoRow) else uri_of("video", video)
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
-    store, key = Stores(Settings().stores).resolve(uri, video=True)
+    stores = Stores(Settings().stores)
+    stores.resolve(uri, video=True)  # raises for a URI outside all stores
     try:
-        info = store.head(key)
+        _, store, key, info = found_video(uri, stores)
         path = store.local_path(key)
         file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
     except NotFound as error:

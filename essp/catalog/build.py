@@ -32,6 +32,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.frames import FRAME_RATE, checked_rate
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -58,6 +59,8 @@ class BuildOptions:
     """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
     """LeRobot: how far frames may be from their timestamps. None: LeRobot's own tolerance."""
+    fps: float = FRAME_RATE
+    """Frames per second of folders of frames."""
     whole: bool = False
     """Write one row a file, with its labelled stretches as targets, if the source lists stretches of files."""
     background: str | None = None
@@ -150,6 +153,7 @@ def build(
         options.camera,
         options.tolerance_s,
         frame_counts,
+        checked_rate(options.fps, "--fps"),
     )
     if recognised is not None:
         recognised(listing.recognised)

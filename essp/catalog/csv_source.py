@@ -12,6 +12,7 @@ The columns may be in any order. Only the first is required. Other columns are k
     start_frame, end_frame   frames in display order, both included
     group                    what videos share, such as the person; an option may name another column
     frame_labels             a text file with a name for each frame, a line a frame; an empty line: no name
+    fps                      of a folder of frames: frames per second
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
 An empty start is the beginning of the file, and an empty end is its end. In a CSV file, fields are separated by commas,
@@ -38,12 +39,14 @@ from numpy.typing import NDArray
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import few, is_video, lines_of
 from essp.catalog.list_rows import open_list
+from essp.frame_folders import as_series
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvRow, text_of
+from essp_common.objects.frames import FRAME_RATE, Series, is_series
 from essp_common.objects.keys import escaped
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
@@ -63,6 +66,7 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # for a bad header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
+_RATE = "fps"
 _LOOKUPS = 16  # files looked up at once: over S3 each costs a round trip
 _AT_ONCE = 4096
 
@@ -100,12 +104,17 @@ class Listed(NamedTuple):
 
 
 def read_list(
-    uri: str, stores: Stores, group_column: str | None = None, known: Mapping[str, ObjectInfo] | None = None
+    uri: str,
+    stores: Stores,
+    group_column: str | None = None,
+    known: Mapping[str, ObjectInfo] | None = None,
+    rate: float = FRAME_RATE,
 ) -> Listed:
     """The rows of a list, with the sizes of their files.
 
-    `group_column`: the column that names groups. `known`: files that need not be looked up, by URI. Raises `NotFound`,
-    and `ConfigError` for columns that make no sense.
+    `group_column`: the column that names groups. `known`: files that need not be looked up, by URI. `rate`: frames per
+    second of folders of frames, where no column `fps` says it. Raises `NotFound`, and `ConfigError` for columns that
+    make no sense.
     """
     file = open_list(uri, stores)
     columns = _columns(uri, file.columns, group_column)
@@ -115,7 +124,7 @@ def read_list(
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
         entries = [next(aimed) if entry.files else entry for entry in entries]
-        entries = with_files(entries, stores, pool, known or {})
+        entries = with_files(entries, stores, pool, known or {}, rate)
     return Listed(entries, notes, columns.split is not None, columns.label is not None or columns.labels is not None)
 
 
@@ -342,7 +351,11 @@ class _File(NamedTuple):
 
 
 def with_files(
-    entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor, known: Mapping[str, ObjectInfo]
+    entries: Sequence[Entry],
+    stores: Stores,
+    pool: ThreadPoolExecutor,
+    known: Mapping[str, ObjectInfo],
+    rate: float = FRAME_RATE,
 ) -> list[Entry]:
     """The entries with the size and etag of their files. A missing file is a problem of its rows.
 
@@ -353,12 +366,13 @@ def with_files(
         if (held := known.get(uri)) is not None:
             return _File(uri, held.size_bytes, held.etag)
         try:
-            there, info = asked(uri, stores, lambda store, key: store.head(key))
+            there, info = _asked_as_frames(uri, stores, rates.get(uri, rate))
         except (PermanentError, ConfigError) as error:  # a server may refuse one file and serve the others
             kind = "missing" if isinstance(error, NotFound) else error.kind  # it may never have existed
             return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
+    rates = {entry.uri: found for entry in entries if (found := _rate(entry))}
     uris = sorted({entry.uri for entry in entries if entry.uri})
     found = dict(zip(uris, _each(pool, look, uris), strict=True))
     refused = [file.refused for file in found.values() if file.refused is not None]
@@ -367,7 +381,7 @@ def with_files(
     complete = []
     for entry in entries:
         file = found.get(entry.uri, _File(entry.uri))
-        name = entry.id if file.uri == entry.uri else _form_of(file.uri, entry)
+        name = entry.id if file.uri == entry.uri or is_series(file.uri) else _form_of(file.uri, entry)
         complete.append(
             replace(
                 entry,
@@ -379,6 +393,29 @@ def with_files(
             )
         )
     return complete
+
+
+def _asked_as_frames(uri: str, stores: Stores, rate: float) -> tuple[str, ObjectInfo]:
+    """The URI of a file, and what its store says about it; if there is no such file, of the frames in such a folder."""
+    if Series.of_pattern(uri) is None:
+        try:
+            return asked(uri, stores, lambda store, key: store.head(key))
+        except NotFound as error:
+            missing = error
+    for form in dict.fromkeys((uri, *(form(uri) for form in FORMS))):
+        if (series := as_series(form, stores, rate)) is not None:
+            store, key = stores.resolve(series, video=True)
+            return series, store.head(key)
+    raise missing
+
+
+def _rate(entry: Entry) -> float:
+    """The frame rate that the row of a folder of frames says; 0: none."""
+    try:
+        rate = float(next((value for name, value in entry.meta.items() if name.lower() == _RATE), 0))
+    except (TypeError, ValueError):
+        return 0.0
+    return rate if isfinite(rate) and rate > 0 else 0.0
 
 
 def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:

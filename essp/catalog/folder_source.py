@@ -45,8 +45,20 @@ class Place(NamedTuple):
 def is_folders(found: Found) -> str:
     if found.given or not found.videos:
         return ""
+    if found.frames and not _are_in_class_folders(list(found.frames)):
+        return ""
     labelled = any("/" in info.key for info in found.videos)
-    return f"{counted(len(found.videos), 'video')} in class folders" if labelled else "videos without class folders"
+    what = "folder of frames" if found.frames else "video"
+    return f"{counted(len(found.videos), what)} in class folders" if labelled else "videos without class folders"
+
+
+def _are_in_class_folders(folders: Sequence[str]) -> bool:
+    """Whether these folders of pictures are surely videos, in class folders. In a data set of images, the folders of
+    pictures are the classes."""
+    splits = split_folders(folders, levels=1)
+    if not splits and all(folder.partition("/")[0].lower() in SPLIT_NAMES for folder in folders):
+        return False
+    return all(place.class_name for place in places(folders, splits))
 
 
 def class_folders(found: Found) -> Iterator[Entry]:

@@ -28,6 +28,7 @@ from essp.catalog.list_rows import JSON_LINES, PARQUET
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.frames import FRAME_RATE, Series
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
@@ -61,12 +62,13 @@ def read_source(
     camera: str | None = None,
     tolerance_s: float | None = None,
     frame_counts: FrameCounts = unopened,
+    rate: float = FRAME_RATE,
 ) -> Listing:
     """List a source.
 
     `split`: the train/test division. `group_column`: for a CSV file. `whole`: one entry a file, with its listed
     stretches as targets. `camera`, `tolerance_s`: for LeRobot folders. `frame_counts`: opens videos, for a list that is
-    ambiguous otherwise.
+    ambiguous otherwise. `rate`: frames per second of folders of frames.
 
     Raises `NotFound` when the source does not exist or has no video, `ConfigError` when it is not of its kind.
     """
@@ -75,10 +77,11 @@ def read_source(
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     if tolerance_s is not None:
         found.tolerance_s = tolerance_s
+    found.rate = rate
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
             raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
-        listed = read_list(uri, stores, group_column)
+        listed = read_list(uri, stores, group_column, rate=rate)
         why = "a list with a column for the path"
         return _complete("csv", listed.entries, {}, uri, why, listed.notes, whole)
     if group_column is not None:
@@ -221,12 +224,21 @@ def _complete(
     if not unique:
         raise NotFound(f"{uri}: it lists no video; give a folder of class folders or a CSV file")
     alike = (
+        *_of_frames(unique),
         *_unused({entry.split for entry in unique if entry.error is None}),
         *_alike("classes", {entry.class_name for entry in unique}),
         *_alike("splits", {entry.split for entry in unique}),
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _of_frames(entries: Iterable[Entry]) -> Iterator[str]:
+    """The rate at which folders of frames are shown, which their pictures do not say."""
+    rates = Counter(series.rate for entry in entries if (series := Series.of_key(entry.uri)) is not None)
+    if rates:
+        said = ", ".join(f"{count:,} at {rate:g}" for rate, count in sorted(rates.items()))
+        yield f"folders of frames are read as videos, by frames per second: {said}; --fps says another rate"
 
 
 def _unused(splits: Collection[str]) -> Iterator[str]:

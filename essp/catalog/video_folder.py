@@ -62,7 +62,7 @@ def video_folder(found: Found) -> Iterator[Entry]:
     keys = _described(found)
     if not keys:
         raise ConfigError(f"{found.uri}: there is no metadata.jsonl, .csv or .parquet with a column `file_name`")
-    known = {found.store.uri(info.key): info for info in found.videos}
+    known = {found.uri_of(info): info for info in found.videos}
     splits = _split_folders(info.key for info in found.videos)
     described = tuple(key.rpartition(PurePosixPath(key).name)[0] for key in keys)
     entries: list[Entry] = []

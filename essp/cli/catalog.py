@@ -25,6 +25,7 @@ from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
+from essp_common.objects.frames import FRAME_RATE
 from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
@@ -61,6 +62,9 @@ def build_command(
             min=0,
         ),
     ] = None,
+    fps: Annotated[
+        float, typer.Option(help="Folders of frames: frames per second, which pictures do not say.")
+    ] = FRAME_RATE,
     whole: Annotated[
         bool,
         typer.Option(
@@ -107,7 +111,7 @@ def build_command(
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
     options = BuildOptions(
-        kind, split, group_column, camera, tolerance_s, whole, background, relative, salvage, reading
+        kind, split, group_column, camera, tolerance_s, fps, whole, background, relative, salvage, reading
     )
     console = open_console(stderr=True)
 
