@@ -366,7 +366,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("shard-000.tar", "x", "cannot be read as a tar archive"),
         ("shard-000.tar.gz", "x", "is compressed, so its videos cannot be read separately; decompress it"),
         ("annotations.pkl", "x", "pickles .* can run code"),
-        ("frames.txt", "some/folder 120 7\n", "image folders"),
+        ("frames.txt", "some/folder 120 7\n", "no folders of frames"),
         ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
         ("brush_hair_test_split1.txt", "a.avi 3\n", "is not `video 0`, `video 1` or `video 2`"),
         ("clip.mp4", "x", "is one video"),
@@ -379,7 +379,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("videos.zip", "x", "archives are not read; unpack it"),
         ("clips.npz", "x", "arrays and records are not read, only video files"),
         ("clips.yaml", "x", r"clips\.yaml: lists of this format are not read; write a CSV file"),
-        ("frames/a/img_0001.jpg", "x", r"1 picture such as a/img_0001\.jpg; ESSP reads videos"),
+        ("frames/a/img_0001.jpg", "x", "1 folder of pictures such as a. If each"),
     ],
 )
 def test_what_is_not_read_is_named_with_what_to_do(tmp_path: Path, name: str, text: str, words: str) -> None:
