@@ -165,7 +165,9 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     values = {name.removeprefix(_VALUES): name for name in sorted(names) if name.startswith(_VALUES)}
     labels, frame_labels = find(["labels"]), find(["frame_labels"])
     label, split, start, end = find(LABEL_COLUMNS), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
-    known = {path, label, split, start, end, group, labels, frame_labels, *values.values()}
+    # A column that an option names as the group is also kept under its own name.
+    own_group = {group} if group_column is None else set[str]()
+    known = {path, label, split, start, end, labels, frame_labels, *own_group, *values.values()}
     further = {name.lower(): name for name in header if name and name.lower() not in known}
     for what, missing in ((("start", "end"), end), (("end", "start"), start)):
         other = find([f"{what[0]}_{unit}"])

@@ -249,6 +249,7 @@ def test_a_csv_column_names_the_groups(tmp_path: Path) -> None:
     stores = Stores([f"file://{tmp_path}"])
     found = read_source(f"file://{tmp_path}/index.csv", stores, group_column="person")
     assert [e.group for e in found.entries] == ["ann", "bob"]
+    assert [e.meta for e in found.entries] == [{"group": "g1", "Person": "ann"}, {"group": "g2", "Person": "bob"}]
     with pytest.raises(
         ConfigError, match=r"--group-column: .* no column 'actor'; its columns: path, label, group, Pers"
     ):
