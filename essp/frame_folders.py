@@ -2,7 +2,7 @@
 `run/img_%05d.jpg` or `run/img_*.jpg@30`.
 
 The pictures of a folder are one series if their names begin alike (`essp_common.objects.frames`). Of several series, as
-with optical flow beside the frames, the one with a usual name is meant.
+with optical flow next to the frames, the one with a usual name is meant.
 """
 
 from __future__ import annotations

@@ -169,7 +169,8 @@ class Stores:
             ", ".join(sorted({shown_address(f"{root.scheme}://{root.authority}") for root in self._roots})) or "none"
         )
         raise NotFound(
-            f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots})"
+            f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots}), "
+            f"with commas between roots, as in ESSP_STORES=file:///,{_suggested_root(place)}"
         )
 
     def _store(self, root: Place) -> ObjectStore:
@@ -177,6 +178,14 @@ class Stores:
             if root not in self._open:
                 self._open[root] = open_store(self._roots[root])
             return self._open[root]
+
+
+def _suggested_root(place: Place) -> str:
+    """The root with which users can read from the store of a place."""
+    if place.scheme == "file":
+        return "s3://bucket"
+    parts = place.parts[:2] if place.scheme == "hf" else ()  # a data set of the Hub is OWNER/NAME
+    return shown_address("/".join((f"{place.scheme}://{place.authority}", *parts)))
 
 
 def _root_place(root: str) -> Place:

@@ -30,6 +30,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Clip",
         "Sampling",
         "Limits",
+        "Mix",
+        "to_hf_iterable",
         "Records",
         "RecordSampling",
         "SharedRecords",

@@ -20,7 +20,7 @@ def to_hf_iterable(loader: Epochs | Mix) -> IterableDataset:
     """The clips of a loader, records or mix as a `datasets.IterableDataset`, an example each.
 
     An example has `frames`, a NumPy array `(T, H, W, C)`, `label`, a class id, and the values of `Batch.meta`. Each
-    iteration is the next epoch. The order is that of the loader, so there is nothing to shuffle.
+    iteration is the next epoch. The loader has shuffled the clips, so there is nothing to shuffle.
 
         data = essp.to_hf_iterable(loader)
         data = data.map(lambda example: {"pixels": example["frames"] / 255})
@@ -39,7 +39,8 @@ def to_hf_iterable(loader: Epochs | Mix) -> IterableDataset:
     from datasets.iterable_dataset import _BaseExamplesIterable
 
     class _Examples(_BaseExamplesIterable):  # type: ignore[misc]
-        """The examples of a loader. Their position is that of the loader before a batch, and a number within it."""
+        """The examples of a loader. Their position is the position of the loader before a batch, and a number within
+        it."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -66,8 +66,8 @@ class BuildOptions:
     background: str | None = None
     """The class of the rows for what the labelled segments of a file leave uncovered. None: no such rows."""
     relative: bool | None = None
-    """Store URIs relative to the catalog, so that both can be moved together. None: if all videos lie beside or below
-    it."""
+    """Store URIs relative to the catalog, so that both can be moved together. None: if all videos are in its folder or
+    below it."""
     salvage: bool = False
     """Use the frames before the damage in files that are truncated or damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)

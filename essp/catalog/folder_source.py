@@ -273,7 +273,8 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
     if lists:
         notes.append(
             f"the folder has lists that are not read: {few(lists)}; if they name the classes, give one of them as the "
-            "source, or use --source mmaction2 for all lists of `path label` lines"
+            "source, or use --source mmaction2 for all lists of `path label` lines; to add columns of a CSV file, such "
+            "as `group`, to the class folders, call it metadata.csv"
         )
     if packed := [key for key in found.others if key.endswith(ARCHIVES)]:
         notes.append(

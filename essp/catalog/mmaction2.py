@@ -5,7 +5,7 @@ VideoMAE write such lists as `.csv` files without commas.
     path label label ...      several
     path frames label ...     the number of frames of the video, and then its labels
 
-The path of a video may also be that of a folder of frames, of which the first are used if a line says fewer.
+A path may also name a folder of frames. If a line says fewer frames than there are, the first ones are used.
 
 The last two forms look the same. If lines have several numbers, some videos are therefore opened: if the first number
 is the frame count of most of them, it is not a label. A list that remains ambiguous is refused.

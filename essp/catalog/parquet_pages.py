@@ -1,4 +1,4 @@
-"""Where the values of a column of bytes lie in a Parquet file.
+"""The places of the values of a column of bytes in a Parquet file.
 
 pyarrow reads values, but does not say where they are. So this module walks the pages of a column chunk: it reads their
 headers (Thrift's compact protocol) and the lengths in front of the values, and skips the values themselves. A video of

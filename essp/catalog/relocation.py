@@ -27,7 +27,7 @@ _LOOKUPS = 16  # files looked up at once: over S3 each costs a round trip
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What became of the files of a catalog."""
+    """The result for the files of a catalog."""
 
     files: int
     moved: int
@@ -53,7 +53,7 @@ def relocate(
     """Write a catalog whose videos below the URI `old` are now below `new`; without these, files may have other times.
 
     catalog, out: URIs of the catalog and of the new one; by default it is replaced. relative: whether the new one has
-    relative URIs; None: as the old one has, or if all videos lie beside or below it.
+    relative URIs; None: as the old one has, or if all videos are in its folder or below it.
 
     Raises `ConfigError` if a file is missing or another one, or no video is below `old`; `NotFound` for no catalog.
     """

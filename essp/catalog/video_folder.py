@@ -1,4 +1,4 @@
-"""A VideoFolder of Hugging Face: videos, and beside them `metadata.jsonl`, `metadata.csv` or `metadata.parquet` with a
+"""A VideoFolder of Hugging Face: videos, and with them `metadata.jsonl`, `metadata.csv` or `metadata.parquet` with a
 row a video, whose `file_name` is relative to the folder of that file.
 
     train/metadata.jsonl    {"file_name": "a.mp4", "label": "kick", "caption": "a man kicks a ball"}

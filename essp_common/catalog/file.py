@@ -70,7 +70,8 @@ class NotACatalog(ConfigError):
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog, *, relative: bool | None = False) -> None:
     """Store a catalog, rows sorted by id; an object at `key` is replaced as a whole. Equal rows give equal bytes.
 
-    `relative`: store URIs relative to the place of the catalog; None: if all usable videos lie beside or below it.
+    `relative`: store URIs relative to the place of the catalog; None: if all usable videos are in its folder or below
+    it.
 
     Raises `ConfigError` for a value that reading would refuse, and for videos without a relative path.
     """

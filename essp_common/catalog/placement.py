@@ -1,7 +1,7 @@
 """Catalogs with relative URIs: a folder with a catalog and its videos can be moved, or copied to a store.
 
 In the file of such a catalog, the URIs of videos are relative to a base folder, and the file's metadata names the base,
-relative to the folder of the catalog: empty if the videos lie beside or below it, `../videos` for example if not. URIs
+relative to the folder of the catalog: empty if the videos are in it or below it, `../videos` for example if not. URIs
 outside the base stay as they are. In memory all URIs are absolute: they are resolved against the place that the catalog
 is read from.
 """
@@ -24,8 +24,8 @@ _SCHEME = "://"
 def base_for(catalog: str, uris: Any, *, required: bool) -> str | None:
     """The base for a catalog at this URI, relative to its folder; None: its URIs stay absolute.
 
-    `uris`: of the usable videos, as a pyarrow array. `required`: otherwise a base is used only if all these videos lie
-    beside or below the catalog. Raises `ConfigError` if they have no path relative to it.
+    `uris`: of the usable videos, as a pyarrow array. `required`: otherwise a base is used only if all these videos are
+    in its folder or below it. Raises `ConfigError` if they have no path relative to it.
     """
     folder = _folder(catalog)
     if pc.all(pc.starts_with(uris, f"{folder}/"), min_count=0).as_py():

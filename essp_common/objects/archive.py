@@ -1,4 +1,4 @@
-"""Parts of larger files as objects: videos are read directly from where they lie in a tar archive, or in a Parquet or
+"""Parts of larger files as objects: videos are read directly from their place in a tar archive, or in a Parquet or
 Arrow file of Hugging Face, without unpacking anything.
 
 The key of a part consists of its file's key, the position of its bytes in the file, and its name:

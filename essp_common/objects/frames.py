@@ -71,7 +71,7 @@ class Series:
 
     @classmethod
     def of_key(cls, key: str) -> Series | None:
-        """The inverse of `key`; None if the key is not that of a series."""
+        """The inverse of `key`; None if the key does not belong to a series."""
         found = _KEY.fullmatch(key)
         return found and cls(found["folder"] or "", found["begin"], found["kind"], float(found["rate"]))
 
@@ -263,7 +263,7 @@ class _Frames(io.RawIOBase):
 
 def _is_whole(data: bytes, kind: str) -> bool:
     """Whether the file of a picture is complete: its end mark follows the last beginning of a picture in it, which may
-    be after that of a thumbnail."""
+    be after a thumbnail."""
     if kind == "png":
         return _PNG_END in data[-_TAIL_BYTES:]
     return data.rfind(_JPEG_END) > data.rfind(_JPEG_SCAN)
