@@ -399,6 +399,7 @@ def with_files(
 
 def _asked_as_frames(uri: str, stores: Stores, rate: float) -> tuple[str, ObjectInfo]:
     """The URI of a file, and what its store says about it; if there is no such file, of the frames in such a folder."""
+    missing: NotFound | None = None
     if Series.of_pattern(uri) is None:
         try:
             return asked(uri, stores, lambda store, key: store.head(key))
@@ -408,7 +409,7 @@ def _asked_as_frames(uri: str, stores: Stores, rate: float) -> tuple[str, Object
         if (series := as_series(form, stores, rate)) is not None:
             store, key = stores.resolve(series, video=True)
             return series, store.head(key)
-    raise missing
+    raise missing or NotFound(uri)
 
 
 def _rate(entry: Entry) -> float:

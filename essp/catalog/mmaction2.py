@@ -1,6 +1,7 @@
 """Lists of mmaction2 and TSN: a text file with a line for each video and numeric labels. SlowFast, PyTorchVideo and
 VideoMAE write such lists as `.csv` files without commas.
 
+    path                      no label: all that is needed to predict
     path label                one label
     path label label ...      several
     path frames label ...     the number of frames of the video, and then its labels
@@ -93,6 +94,10 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
     for line in lines:
         labels = tuple(dict.fromkeys(line.numbers[1:] if with_frames else line.numbers))
         info = there.get(line.path)
+        if not line.numbers:
+            lacks = f"line {line.place} of {key} has no label"
+            yield found.missing(line.path, key) if info is None else found.entry(info, "", split, unlabelled=lacks)
+            continue
         if not labels:
             what = f"unlabelled: line {line.place} has no label after the number of frames"
             yield Entry(line.path, "", "", split, error=what) if info is None else found.entry(info, error=what)
@@ -124,7 +129,7 @@ class _Line(NamedTuple):
     text: str
     path: str
     numbers: Sequence[int]
-    """The numbers after the path: at least one."""
+    """The numbers after the path; none: it has no label."""
 
 
 def _lines(found: Found, key: str) -> Iterator[_Line]:
@@ -133,7 +138,7 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
         if not text:
             continue
         path, numbers = _path_and_numbers(text)
-        if not path or not numbers:
+        if not path or not (numbers or is_video(path) or found.frames):
             raise ConfigError(
                 f"{uri}, line {place}: {text[:80]!r} is not `path label` with a numeric label (mmaction2); {_HOW}"
             )

@@ -265,7 +265,7 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool 
                 facts = asdict(function(file))
                 if sums:
                     facts["sums"] = _packed(noted.noted() if noted is not None else None)
-                if is_series(key):
+                if is_series(key) and "container" in facts:  # not for the measures of a check
                     facts["container"] = "frames"
                 return {"facts": facts, "error": None}
         except PermanentError as error:

@@ -368,7 +368,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("shard-000.tar.gz", "x", "is compressed, so its videos cannot be read separately; decompress it"),
         ("annotations.pkl", "x", "pickles .* can run code"),
         ("frames.txt", "some/folder 120 7\n", "no folders of frames"),
-        ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
+        ("names.txt", "names of videos\n", r"'names of videos' is not `path label`"),
         ("brush_hair_test_split1.txt", "a.avi 3\n", "is not `video 0`, `video 1` or `video 2`"),
         ("clip.mp4", "x", "is one video"),
         (
