@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import parse_qsl, quote
 
 import fsspec
 
-from essp_common.distribution import install
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
@@ -70,13 +71,15 @@ class FilesystemStore:
         options: dict[str, Any] = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query)}
         if protocol in _WEB:
             options.setdefault("client_kwargs", {})["timeout"] = _timeout()
+        if protocol == _HUB:
+            with needs_extra(f"{_HUB}://"):
+                import_module("huggingface_hub")
         try:
             options |= {"use_listings_cache": False, "skip_instance_cache": True}
             opened = partial(fsspec.core.url_to_fs, f"{protocol}://{place}", **options)
             files, root = opened()
         except ImportError as error:
-            cure = f"; run: {install('hub')}" if protocol == _HUB else ""
-            raise ConfigError(f"store URL {shown_address(url)!r}: {error}{cure}") from error
+            raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
         except (ValueError, TypeError, OSError) as error:
             # Not the library's message, which may quote an option.
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
