@@ -7,8 +7,11 @@ with optical flow next to the frames, the one with a usual name is meant.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
 
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.frames import FRAME_RATE, Series, ordered
@@ -18,6 +21,7 @@ from essp_common.wiring import Stores
 _USUAL = ("", "img", "image", "im", "frame", "frames", "rgb", "color", "colour")
 """What names of frames begin with, without what separates it from the number."""
 _SEPARATORS = "_-. "
+_NUMBER = re.compile(r"[0-9]+")
 
 Pictures = Mapping[Series, Sequence[ObjectInfo]]
 """The series in a folder, with the pictures of each in their order."""
@@ -33,6 +37,13 @@ def series_by_folder(infos: Iterable[ObjectInfo], rate: float = FRAME_RATE) -> d
     for series, pictures in found.items():
         folders[series.folder][series] = ordered(pictures)
     return dict(folders)
+
+
+def has_gaps(pictures: Sequence[ObjectInfo]) -> bool:
+    """Whether numbers are missing among those of a series: some steps from one to the next are larger than others."""
+    names = (PurePosixPath(info.key).stem for info in pictures)
+    numbers = [int(found[-1]) for name in names if (found := _NUMBER.findall(name))]
+    return len({after - before for before, after in pairwise(numbers)}) > 1
 
 
 def main_series(pictures: Iterable[Series]) -> Series | None:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from essp.catalog.entry import Entry
-from essp.frame_folders import Pictures, main_series, series_by_folder
+from essp.frame_folders import Pictures, has_gaps, main_series, series_by_folder
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json, text_of
 from essp_common.objects.frames import FRAME_RATE, Series, as_one
@@ -50,6 +50,8 @@ class Frames(NamedTuple):
     key: str
     """The key of the video."""
     count: int
+    gaps: bool
+    """Whether numbers are missing in the names."""
     problem: str = ""
 
     @classmethod
@@ -60,7 +62,13 @@ class Frames(NamedTuple):
         one = as_one(series, pictures[series])
         names = few(sorted(f"{each.begin}*.{each.kind}" for each in pictures))
         problem = "" if main else f"doubled: the folder has several series of pictures ({names}); name one in a list"
-        return cls(ObjectInfo(folder, one.size_bytes, one.etag), series.key, len(pictures[series]), problem)
+        return cls(
+            ObjectInfo(folder, one.size_bytes, one.etag),
+            series.key,
+            len(pictures[series]),
+            has_gaps(pictures[series]),
+            problem,
+        )
 
 
 FrameCounts = Callable[[Sequence[Entry]], Sequence[int]]

@@ -28,7 +28,7 @@ from essp.catalog.list_rows import JSON_LINES, PARQUET
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
-from essp_common.objects.frames import FRAME_RATE, Series
+from essp_common.objects.frames import FRAME_RATE, Series, is_series
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
@@ -109,6 +109,12 @@ def read_source(
     entries = list(layout.read(found))
     if not (found.given or found.camera):  # otherwise a part of the content is enough
         entries += found.unlisted(entries)
+    folders = {entry.id for entry in entries if is_series(entry.uri)}
+    if gaps := sorted(name for name in folders if name in found.frames and found.frames[name].gaps):
+        found.notes.append(
+            f"numbers are missing in the names of the frames of {counted(len(gaps), 'folder')}, such as {gaps[0]}, or "
+            "their steps differ; the frames that are there count as one after the other"
+        )
     notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
     listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]

@@ -151,6 +151,14 @@ def test_frames_have_the_layouts_of_videos(tmp_path: Path) -> None:
     assert labelled(listing(tmp_path, "c")) == {"7": ("a", "train"), "8": ("b", "train")}
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"), [((1, 2, 3), False), ((0, 5, 10), False), ((1, 2, 4), True), ((7,), False)]
+)
+def test_missing_numbers_are_noted(tmp_path: Path, numbers: tuple[int, ...], said: bool) -> None:
+    make(tmp_path, *(f"walk/v1/{number}.png" for number in numbers), "run/v2/1.png")
+    assert any("numbers are missing" in note for note in listing(tmp_path).notes) is said
+
+
 def test_lists_of_frames_say_how_many_there_are(tmp_path: Path) -> None:
     for number, count in enumerate((5, 6, 7, 5)):
         make(tmp_path, *(f"rawframes/v{number}/img_{frame:05}.jpg" for frame in range(1, count + 1)))
