@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 import essp
 from essp.catalog.build import build
@@ -68,6 +69,21 @@ def test_an_epoch_that_is_left_loses_no_clip(pair: tuple[essp.Loader, essp.Loade
         clips = [clip for which, clips in seen if which == place for clip in clips]
         assert [clip[:2] for clip in clips] == sorted(clip[:2] for clip in clips)
         assert len(set(clips)) == len(clips)
+
+
+def test_ranks_draw_the_same_loaders_and_share_their_clips(catalog: Path) -> None:
+    seen, states = [], []
+    for rank in range(2):
+        options: dict[str, Any] = {"batch_size": 2, "clips_per_epoch": 8, "rank": rank, "world_size": 2}
+        with loader(catalog, seed=1, **options) as one, loader(catalog, seed=2, **options) as two:
+            mix = essp.Mix({one: 0.5, two: 0.5})
+            seen.append(_seen(DataLoader(mix, batch_size=None)))
+            states.append(mix.state_dict())
+    assert states[0] == states[1]
+    assert [place for place, _ in seen[0]] == [place for place, _ in seen[1]]
+    clips = [[(place, clip[:2]) for place, taken in own for clip in taken] for own in seen]
+    assert not set(clips[0]) & set(clips[1])
+    assert len(clips[0]) == len(clips[1]) == 8
 
 
 def test_labels_are_those_of_all_loaders(catalog: Path, tmp_path: Path) -> None:
