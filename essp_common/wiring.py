@@ -170,7 +170,7 @@ class Stores:
         )
         raise NotFound(
             f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots}), "
-            f"with commas between roots, as in ESSP_STORES=file:///,{_suggested_root(place)}"
+            f"with commas between roots, as in ESSP_STORES={_suggested_roots(place)}"
         )
 
     def _store(self, root: Place) -> ObjectStore:
@@ -180,12 +180,12 @@ class Stores:
             return self._open[root]
 
 
-def _suggested_root(place: Place) -> str:
-    """The root with which users can read from the store of a place."""
+def _suggested_roots(place: Place) -> str:
+    """The roots with which users can read from the store of a place, and their own files."""
     if place.scheme == "file":
-        return "s3://bucket"
+        return "file:///"
     parts = place.parts[:2] if place.scheme == "hf" else ()  # a data set of the Hub is OWNER/NAME
-    return shown_address("/".join((f"{place.scheme}://{place.authority}", *parts)))
+    return "file:///," + shown_address("/".join((f"{place.scheme}://{place.authority}", *parts)))
 
 
 def _root_place(root: str) -> Place:
