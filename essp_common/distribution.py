@@ -51,8 +51,10 @@ EXTRAS = {
     "starlette": "master",
     "tensorboard": "tracking",
     "threadpoolctl": "learning",
+    "timm": "networks",
     "torch": "learning",
     "torchvision": "learning",
+    "transformers": "networks",
     "uvicorn": "master",
 }
 """Import name of a library -> the extra that installs it."""
