@@ -41,6 +41,8 @@ Everything else is plain functions:
     flow = essp.compute_feature(clip, "flow", length=10)                       # (1, H, W, 20) uint8
     for video, first_frame, frames in essp.stream("talk.mp4", frames=16): ...  # all of a video, in windows
     answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")                  # class scores of each video
+    mix = essp.Mix({loader: 0.7, other: 0.3})                                  # batches of several loaders, by weight
+    data = essp.to_hf_iterable(loader)                                         # for Hugging Face's `datasets`
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
 Importing `essp` loads no library. Each name loads what it needs when it is first used; if a library is missing, that
@@ -63,8 +65,10 @@ if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
+    from essp.api.hugging_face import to_hf_iterable
     from essp.api.loader import Loader
     from essp.api.loader_arguments import Budget, Clip, Limits, RecordSampling, Sampling, Targets
+    from essp.api.mix import Mix
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
@@ -86,6 +90,8 @@ _HOMES = {
     "essp.api.features": ("compute_feature", "features"),
     "essp.api.loader": ("Loader",),
     "essp.api.loader_arguments": ("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
+    "essp.api.hugging_face": ("to_hf_iterable",),
+    "essp.api.mix": ("Mix",),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
@@ -110,6 +116,7 @@ __all__ = [
     "EsspError",
     "Limits",
     "Loader",
+    "Mix",
     "Model",
     "Network",
     "NotFound",
@@ -132,6 +139,7 @@ __all__ = [
     "open_catalog",
     "predict",
     "stream",
+    "to_hf_iterable",
 ]
 
 

@@ -14,8 +14,8 @@ from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
-PATH_COLUMNS = ("path", "file", "video", "file_name")
-"""The columns that may name the file in a user's CSV list; the last one comes from Hugging Face's `metadata.csv`."""
+PATH_COLUMNS = ("path", "file", "video", "file_name", "filename", "file_path", "filepath", "video_path", "clip")
+"""The columns that may name the file in a user's own list, the first of them that it has."""
 LABEL_COLUMNS = ("label", "class")
 """The columns that may name its class."""
 

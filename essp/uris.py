@@ -39,6 +39,12 @@ def listed_uri(path: str, folder: str) -> str:
     return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
 
 
+def beside(uri: str, folder: Path) -> str:
+    """A URI as a file in `folder` writes it: relative to the folder if it is below it, so that both can be moved."""
+    below = as_uri(str(folder.absolute())).rstrip("/") + "/"
+    return uri.removeprefix(below) if uri.startswith(below) and uri != below else uri
+
+
 def shown(uri: str) -> str:
     """A URI as a user would type it: the path of a file, relative to the working folder if it is below it."""
     if not uri.startswith("file://"):

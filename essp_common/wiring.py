@@ -19,6 +19,7 @@ from essp_common.cache.tenant import TenantCache
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.archive import Archive, is_member
+from essp_common.objects.frames import FrameFolders, is_series
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
@@ -47,7 +48,7 @@ STORES = {
     "file": "essp_common.objects.directory:DirectoryStore",
     "s3": "essp_common.objects.s3:S3Store",
     **dict.fromkeys(
-        ("gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "webhdfs", "http", "https", "sftp"), _FILESYSTEMS
+        ("gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "webhdfs", "http", "https", "sftp", "hf"), _FILESYSTEMS
     ),
 }
 
@@ -127,7 +128,9 @@ class Stores:
                 raise
             raise NotFound(str(error)) from error
         store = self._store(root)
-        return (Archive(store) if video and is_member(key) else store), key
+        if video and is_member(key):
+            return Archive(store), key
+        return (FrameFolders(store) if video and is_series(key) else store), key
 
     def under(self, uri: str, videos: bool = False) -> ObjectStore:
         """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` is not in a configured root or not a URI.
@@ -166,7 +169,8 @@ class Stores:
             ", ".join(sorted({shown_address(f"{root.scheme}://{root.authority}") for root in self._roots})) or "none"
         )
         raise NotFound(
-            f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots})"
+            f"{shown_uri(str(place))} is in no configured store; add its root to ESSP_STORES (now some of: {roots}), "
+            f"with commas between roots, as in ESSP_STORES={_suggested_roots(place)}"
         )
 
     def _store(self, root: Place) -> ObjectStore:
@@ -174,6 +178,14 @@ class Stores:
             if root not in self._open:
                 self._open[root] = open_store(self._roots[root])
             return self._open[root]
+
+
+def _suggested_roots(place: Place) -> str:
+    """The roots with which users can read from the store of a place, and their own files."""
+    if place.scheme == "file":
+        return "file:///"
+    parts = place.parts[:2] if place.scheme == "hf" else ()  # a data set of the Hub is OWNER/NAME
+    return "file:///," + shown_address("/".join((f"{place.scheme}://{place.authority}", *parts)))
 
 
 def _root_place(root: str) -> Place:

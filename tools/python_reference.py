@@ -32,6 +32,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Targets",
         "Budget",
         "Limits",
+        "Mix",
+        "to_hf_iterable",
         "Records",
         "RecordSampling",
         "SharedRecords",

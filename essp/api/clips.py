@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
 from essp.api.contents import Contents, is_contents, name_of_contents, opened_contents
 from essp.api.loader_arguments import Clip
+from essp.frame_folders import found_video
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -81,9 +82,9 @@ def decode(
     """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
 
     video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; without a row,
-        the file is checked first, as by `essp catalog build`. Also the bytes of a file (`bytes`, `bytearray`,
-        `memoryview`), or an open binary file: it is read from its beginning and stays open, and if it is not seekable,
-        it may have 1 GiB.
+        the file is checked first, as by `essp catalog build`. Also a folder of frames (`run_01`), or a pattern of their
+        names (`run_01/img_%05d.jpg`, `run_01/img_*.png`); the bytes of a file (`bytes`, `bytearray`, `memoryview`); or
+        an open binary file: it is read from its beginning and stays open, and if it is not seekable, it may have 1 GiB.
     start: the first frame, from 0; a sequence of N first frames gives N clips, decoded in one pass. For a labelled
         segment of a file, frames count from the first frame of the segment.
     at_s: seconds, instead of `start`, `frames` and `stride`: the frame that the video shows at each moment, that is,
@@ -225,15 +226,18 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow | Contents) -> VideoF
     uri = video.uri if isinstance(video, VideoRow) else uri_of("video", video)
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
-    store, key = Stores(Settings().stores).resolve(uri, video=True)
+    stores = Stores(Settings().stores)
+    stores.resolve(uri, video=True)  # raises for a URI outside all stores
     try:
-        info = store.head(key)
+        _, store, key, info = found_video(uri, stores)
         path = store.local_path(key)
         file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
     except NotFound as error:
         raise BadVideo(f"{uri} does not exist", "vanished") from error
     if isinstance(video, VideoRow) and (video.size_bytes, video.etag) != (info.size_bytes, info.etag):
-        raise BadVideo(f"{uri} is not the file that the catalog was built from; build it again", "changed")
+        copied = video.size_bytes == info.size_bytes
+        cure = "build the catalog again" + (", or for copies run `essp catalog relocate CATALOG`" if copied else "")
+        raise BadVideo(f"{uri} is not the file that the catalog was built from; {cure}", "changed")
     return file
 
 

@@ -343,6 +343,16 @@ class Epochs(IterableDataset[Batch]):
         """Whether the next `for` begins at this position, and not with the next epoch."""
         return not self._begun and self.position() == position
 
+    def _continue(self) -> None:
+        """Make the next `for` show the rest of an epoch that was begun, and not the next epoch."""
+        if self._begun:
+            self.load_state_dict(self.state_dict())
+
+    def _next_epoch(self) -> None:
+        """Leave an epoch that was begun and not finished, as the next `for` would."""
+        if self._begun:
+            self.set_epoch(self._epoch + 1)
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next `for` show this epoch from its beginning, unless it is the current one anyway. This ends an
         iteration that has begun.

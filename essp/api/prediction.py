@@ -22,6 +22,7 @@ from essp.catalog.build import file_row
 from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
 from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
+from essp.frame_folders import main_series, series_by_folder
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.artifacts import layout
@@ -38,7 +39,9 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.field_names import fields_named
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.frames import Series, as_one
 from essp_common.objects.keys import is_hidden
+from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
@@ -173,8 +176,9 @@ def predict(
     """Classify videos with a trained model, as `essp predict` does: one answer for each video, in the order given.
 
     videos: files, folders (all videos in them), or their URIs; one or several. Also pictures, for a model that was
-        trained on clips of one frame, such as records. Also contents of files: `bytes`, `bytearray`, `memoryview`, or
-        open binary files, which are copied to a temporary folder.
+        trained on clips of one frame, such as records; for any other, a folder of pictures is a video of these frames.
+        Also contents of files: `bytes`, `bytearray`, `memoryview`, or open binary files, which are copied to a
+        temporary folder.
     model: path or URI of the output of the job that trained it, or of its `model` folder.
     segments: also find the parts of each video that show a class, with the resolution of the distance between clips.
     every_s: seconds from one clip to the next in videos of any length; None: as many clips of each video as in
@@ -306,6 +310,8 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
 
 def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow]:
     uri = as_uri(text)
+    if (named := Series.of_pattern(uri)) is not None:
+        uri = named.key
     try:
         store, key = stores.resolve(uri, video=True)
         info = store.head(key)
@@ -322,6 +328,7 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         return [missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
+    rows = rows or ([] if suffixes - VIDEO_SUFFIXES else _of_frames(name, folder, shown))
     for below, problem in left_out(uri, suffixes).problems.items():
         rows.append(VideoRow(f"{name}/{below}", f"{uri}/{below}", "", "", 0, "", error=problem))
     if rows:
@@ -329,6 +336,19 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
     if shown or os.path.isdir(uri.removeprefix("file://")):
         return [VideoRow(text, uri, "", "", 0, "", error=f"empty: {_nothing_in(name, len(shown), suffixes)}")]
     return [missing]
+
+
+def _of_frames(name: str, folder: ObjectStore, shown: Sequence[ObjectInfo]) -> list[VideoRow]:
+    """A row for each folder of frames, and for the folder itself if frames are in it."""
+    rows = []
+    for below, pictures in sorted(series_by_folder(shown).items()):
+        row = VideoRow(f"{name}/{below}" if below else name, folder.uri(next(iter(pictures)).key), "", "", 0, "")
+        if (main := main_series(pictures)) is None:
+            rows.append(replace(row, error="doubled: the folder has several series of pictures; name one"))
+            continue
+        info = as_one(main, pictures[main])
+        rows.append(replace(row, uri=folder.uri(main.key), size_bytes=info.size_bytes, etag=info.etag))
+    return rows
 
 
 def _nothing_in(folder: str, others: int, suffixes: frozenset[str]) -> str:

@@ -32,6 +32,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.frames import FRAME_RATE, checked_rate
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -62,10 +63,15 @@ class BuildOptions:
     """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
     """LeRobot: how far frames may be from their timestamps. None: LeRobot's own tolerance."""
+    fps: float = FRAME_RATE
+    """Frames per second of folders of frames."""
     whole: bool = False
     """Write one row a file, with its labelled stretches as targets, if the source lists stretches of files."""
     background: str | None = None
     """The class of the rows for what the labelled segments of a file leave uncovered. None: no such rows."""
+    relative: bool | None = None
+    """Store URIs relative to the catalog, so that both can be moved together. None: if all videos are in its folder or
+    below it."""
     salvage: bool = False
     """Use the frames before the damage in files that are truncated or damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
@@ -152,6 +158,7 @@ def build(
         options.tolerance_s,
         frame_counts,
         options.view_columns,
+        checked_rate(options.fps, "--fps"),
     )
     if options.background is not None and any(entry.view for entry in listing.entries):
         raise ConfigError(
@@ -176,7 +183,7 @@ def build(
         if options.background is not None:
             rows += background_rows(rows, options.background)
         catalog = _credible(Catalog(rows, source))
-        write_catalog(store, key, catalog)
+        write_catalog(store, key, catalog, relative=options.relative)
     except BaseException:
         journal.save()
         raise

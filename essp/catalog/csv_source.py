@@ -1,9 +1,10 @@
-"""A CSV file as the source of a catalog: one row a video, or a segment of one.
+"""A user's own list as the source of a catalog: one row a video, or a segment of one. A list is a CSV file, JSON lines,
+or a Parquet file (`list_rows.py`).
 
 The columns may be in any order. Only the first is required. Other columns are kept unchanged:
 
-    path | file | video | file_name
-                             below the CSV's folder, or absolute, or a URI in a configured store
+    path | file | video | file_name | filename | file_path | filepath | video_path | clip
+                             below the list's folder, or absolute, or a URI in a configured store
     label | class            absent: the videos are unlabelled
     labels                   several, separated by `|`; the first one is the class, unless `label` names it
     split                    absent: all `train`; `val` is kept as `validation`
@@ -12,10 +13,11 @@ The columns may be in any order. Only the first is required. Other columns are k
     group                    what videos share, such as the person; an option may name another column
     event, view              rows with the same event show it from several sides; `csv_views.py` has another form
     frame_labels             a text file with a name for each frame, a line a frame; an empty line: no name
+    fps                      of a folder of frames: frames per second
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
-An empty start is the beginning of the file, and an empty end is its end. Fields are separated by commas, semicolons or
-tabs; the text is UTF-8.
+An empty start is the beginning of the file, and an empty end is its end. In a CSV file, fields are separated by commas,
+semicolons or tabs; the text is UTF-8.
 """
 
 from __future__ import annotations
@@ -38,15 +40,18 @@ from numpy.typing import NDArray
 
 from essp.catalog.csv_views import OF_A_VIEW, columns_of_views
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import few, is_video, lines_of
+from essp.catalog.list_rows import open_list
+from essp.frame_folders import as_series
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.objects.documents import CsvFile, CsvRow, text_of
+from essp_common.objects.documents import CsvRow, text_of
+from essp_common.objects.frames import FRAME_RATE, Series, is_series
 from essp_common.objects.keys import escaped
+from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
 
 _UNITS = r"(_?(s|sec|second|time|timestamp|frame|ms)s?)?"
@@ -64,6 +69,7 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # for a bad header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
+_RATE = "fps"
 _LOOKUPS = 16  # files looked up at once: over S3 each costs a round trip
 _AT_ONCE = 4096
 
@@ -102,17 +108,33 @@ class _Places:
     end: str | None
 
 
-def read_csv(
-    uri: str, stores: Stores, group_column: str | None = None, view_columns: str | None = None
-) -> tuple[list[Entry], tuple[str, ...]]:
-    """The rows of a CSV file, and what users should know about how its columns were understood.
+class Listed(NamedTuple):
+    """What a list says."""
 
-    `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. Raises
-    `NotFound`, and `ConfigError` for columns that make no sense.
+    entries: list[Entry]
+    notes: tuple[str, ...]
+    """What users should know about how its columns were understood."""
+    splits: bool
+    """Whether a column has the splits; otherwise all are for training."""
+    labels: bool
+    """Whether a column has the labels."""
+
+
+def read_list(
+    uri: str,
+    stores: Stores,
+    group_column: str | None = None,
+    view_columns: str | None = None,
+    known: Mapping[str, ObjectInfo] | None = None,
+    rate: float = FRAME_RATE,
+) -> Listed:
+    """The rows of a list, with the sizes of their files.
+
+    `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. `known`: files
+    that need not be looked up, by URI. `rate`: frames per second of folders of frames, where no column `fps` says it.
+    Raises `NotFound`, and `ConfigError` for columns that make no sense.
     """
-    text = _text(uri, stores)
-    refuse_lists_of_labels(uri, text)
-    file = CsvFile(uri, text)
+    file = open_list(uri, stores)
     views = columns_of_views(uri, file.columns, view_columns)
     columns = _columns(uri, file.columns, group_column, views)
     folder = uri.rpartition("/")[0]
@@ -122,15 +144,14 @@ def read_csv(
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
         entries = [next(aimed) if entry.files else entry for entry in entries]
-        return _with_files(entries, stores, pool), notes
+        entries = with_files(entries, stores, pool, known or {}, rate)
+    return Listed(entries, notes, columns.split is not None, columns.label is not None or columns.labels is not None)
 
 
-def _text(uri: str, stores: Stores) -> str:
-    store, key = stores.resolve(uri)
-    try:
-        return text_of(store.get(key))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+def looked_up(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
+    """The entries with the size and etag of their files. A missing file is a problem of its rows."""
+    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+        return with_files(entries, stores, pool, {})
 
 
 def _columns(uri: str, header: Sequence[str], group_column: str | None, views: Mapping[str, str]) -> _Columns:
@@ -177,7 +198,9 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None, views: M
     }
     view = find(["view"]) if "event" in names and not views else None
     event = find(["event"]) if views or view else None
-    known = {path, label, split, start, end, group, labels, frame_labels, event, view, *values.values()}
+    # A column that an option names as the group is also kept under its own name.
+    own_group = {group} if group_column is None else set[str]()
+    known = {path, label, split, start, end, labels, frame_labels, event, view, *own_group, *values.values()}
     known |= {column for place in places.values() for column in (place.path, place.start, place.end)}
     further = {name.lower(): name for name in header if name and name.lower() not in known}
     for what, missing in ((("start", "end"), end), (("end", "start"), start)):
@@ -293,6 +316,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
         return row.values[column] if column else ""
 
+    given = row.values if row.given is None else row.given
     path, label, line = value(columns.path), value(columns.label), row.line
     if not path:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} does not name a file")
@@ -311,7 +335,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
         group=value(columns.group),
         labels=labels,
         files={name: file for name, file in files.items() if file},
-        meta={shown: value(name) for name, shown in columns.further.items()},
+        meta={shown: given.get(name) for name, shown in columns.further.items()},
     )
     if row.problem:
         return replace(entry, error=f"fields: {row.problem}")
@@ -405,20 +429,29 @@ class _File(NamedTuple):
     refused: ConfigError | None = None
 
 
-def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
+def with_files(
+    entries: Sequence[Entry],
+    stores: Stores,
+    pool: ThreadPoolExecutor,
+    known: Mapping[str, ObjectInfo],
+    rate: float = FRAME_RATE,
+) -> list[Entry]:
     """The entries with the size and etag of their files. A missing file is a problem of its rows.
 
     Raises `ConfigError` if no file at all may be read.
     """
 
     def look(uri: str) -> _File:
+        if (held := known.get(uri)) is not None:
+            return _File(uri, held.size_bytes, held.etag)
         try:
-            there, info = asked(uri, stores, lambda store, key: store.head(key))
+            there, info = _asked_as_frames(uri, stores, rates.get(uri, rate))
         except (PermanentError, ConfigError) as error:  # a server may refuse one file and serve the others
             kind = "missing" if isinstance(error, NotFound) else error.kind  # it may never have existed
             return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
+    rates = {entry.uri: found for entry in entries if (found := _rate(entry))}
     uris = sorted({entry.uri for entry in entries if entry.uri})
     found = dict(zip(uris, _each(pool, look, uris), strict=True))
     refused = [file.refused for file in found.values() if file.refused is not None]
@@ -427,7 +460,7 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
     complete = []
     for entry in entries:
         file = found.get(entry.uri, _File(entry.uri))
-        name = entry.id if file.uri == entry.uri else _form_of(file.uri, entry)
+        name = entry.id if file.uri == entry.uri or is_series(file.uri) else _form_of(file.uri, entry)
         complete.append(
             replace(
                 entry,
@@ -439,6 +472,30 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
             )
         )
     return complete
+
+
+def _asked_as_frames(uri: str, stores: Stores, rate: float) -> tuple[str, ObjectInfo]:
+    """The URI of a file, and what its store says about it; if there is no such file, of the frames in such a folder."""
+    missing: NotFound | None = None
+    if Series.of_pattern(uri) is None:
+        try:
+            return asked(uri, stores, lambda store, key: store.head(key))
+        except NotFound as error:
+            missing = error
+    for form in dict.fromkeys((uri, *(form(uri) for form in FORMS))):
+        if (series := as_series(form, stores, rate)) is not None:
+            store, key = stores.resolve(series, video=True)
+            return series, store.head(key)
+    raise missing or NotFound(uri)
+
+
+def _rate(entry: Entry) -> float:
+    """The frame rate that the row of a folder of frames says; 0: none."""
+    try:
+        rate = float(next((value for name, value in entry.meta.items() if name.lower() == _RATE), 0))
+    except (TypeError, ValueError):
+        return 0.0
+    return rate if isfinite(rate) and rate > 0 else 0.0
 
 
 def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:

@@ -24,8 +24,6 @@ from essp_common.quantities import counted
 
 _LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"
-_DESCRIPTION = "metadata"
-"""Hugging Face's name for the file that describes the videos in its folder: `.jsonl`, `.csv` or `.parquet`."""
 _LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
@@ -47,8 +45,20 @@ class Place(NamedTuple):
 def is_folders(found: Found) -> str:
     if found.given or not found.videos:
         return ""
+    if found.frames and not _are_in_class_folders(list(found.frames)):
+        return ""
     labelled = any("/" in info.key for info in found.videos)
-    return f"{counted(len(found.videos), 'video')} in class folders" if labelled else "videos without class folders"
+    what = "folder of frames" if found.frames else "video"
+    return f"{counted(len(found.videos), what)} in class folders" if labelled else "videos without class folders"
+
+
+def _are_in_class_folders(folders: Sequence[str]) -> bool:
+    """Whether these folders of pictures are surely videos, in class folders. In a data set of images, the folders of
+    pictures are the classes."""
+    splits = split_folders(folders, levels=1)
+    if not splits and all(folder.partition("/")[0].lower() in SPLIT_NAMES for folder in folders):
+        return False
+    return all(place.class_name for place in places(folders, splits))
 
 
 def class_folders(found: Found) -> Iterator[Entry]:
@@ -58,32 +68,17 @@ def class_folders(found: Found) -> Iterator[Entry]:
     """
     keys = [info.key for info in found.videos]
     splits = split_folders(keys, levels=1)
-    described = [key for key in found.others if PurePosixPath(key).stem.lower() == _DESCRIPTION]
-    if described:  # the top folders of a VideoFolder are splits
-        splits = splits or {top: canonical_split(top) for top in _tops(keys) if top.lower() in SPLIT_NAMES}
-    if unread := [key for key in described if key.lower().endswith((".jsonl", ".parquet"))]:
-        found.notes.append(
-            f"{few(unread)} of a Hugging Face VideoFolder cannot be read; for the labels and captions in it, write "
-            "a CSV file with the columns file_name, label, split"
-        )
     if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
         found.notes.append(f"top folders are used as splits: {few([f'{t} as {s}' for t, s in meant.items()])}")
     for info, place in zip(found.videos, places(keys, splits), strict=True):
         split = place.split if splits or not place.class_name else "train"
-        if described and place.split and not place.class_name:
-            yield grouped(found.entry(info, "", split, unlabelled="it is not in a class folder"))
-        else:
-            yield grouped(found.entry(info, place.class_name, split, error=place.error))
+        yield grouped(found.entry(info, place.class_name, split, error=place.error))
 
 
 def grouped(entry: Entry) -> Entry:
     """The entry with the group in a UCF-101 file name: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
     match = _UCF_NAME.fullmatch(PurePosixPath(entry.id).stem)
     return replace(entry, group=match.group(1)) if match else entry
-
-
-def _tops(keys: Iterable[str]) -> set[str]:
-    return {key.partition("/")[0] for key in keys if "/" in key}
 
 
 def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:
@@ -278,7 +273,8 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
     if lists:
         notes.append(
             f"the folder has lists that are not read: {few(lists)}; if they name the classes, give one of them as the "
-            "source, or use --source mmaction2 for all lists of `path label` lines"
+            "source, or use --source mmaction2 for all lists of `path label` lines; to add columns of a CSV file, such "
+            "as `group`, to the class folders, call it metadata.csv"
         )
     if packed := [key for key in found.others if key.endswith(ARCHIVES)]:
         notes.append(

@@ -45,17 +45,24 @@ def refuse_file(uri: str) -> None:
         )
     if suffix in (".pkl", ".pickle"):
         raise ConfigError(f"{uri}: pickles (mmaction2) are not read, since they can run code; {_HOW}")
-    if suffix in (".parquet", ".xlsx", ".xls"):
+    if suffix in (".xlsx", ".xls", ".ods"):
         raise ConfigError(f"{uri}: lists of this format are not read; {_HOW}")
 
 
 def refuse_folder(found: Found) -> None:
-    """Raises `ConfigError` for a folder of images, whose videos are elsewhere."""
+    """Raises `ConfigError` for a folder of pictures that may be images, and not the frames of videos."""
+    if found.frames:
+        folder = next(iter(sorted(found.frames)))
+        raise ConfigError(
+            f"{found.uri}: no video, but {counted(len(found.frames), 'folder')} of pictures such as {folder}. If each "
+            "of them has the frames of one video, say so: --source folders. For a data set of images, see `essp "
+            "records build`"
+        )
     pictures = [key for key in found.others if key.lower().endswith((".jpg", ".jpeg", ".png"))]
     if not found.videos and pictures:
         raise ConfigError(
-            f"{found.uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads "
-            "videos, not folders of frames: give it the videos that the frames come from"
+            f"{found.uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; if they are the "
+            "frames of one video, give the folder above this one, with --source folders"
         )
 
 

@@ -12,14 +12,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from essp.catalog.entry import Entry
+from essp.frame_folders import Pictures, has_gaps, main_series, series_by_folder
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json, text_of
+from essp_common.objects.frames import FRAME_RATE, Series, as_one
 from essp_common.objects.keys import escaped, is_hidden, is_key, is_plain
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
+from essp_common.wiring import Stores
 
 READ_SUFFIXES = frozenset(
     f".{name}"
@@ -37,6 +40,36 @@ VIDEO_SUFFIXES = READ_SUFFIXES | {
 an error with the remedy."""
 
 _MOST_LISTS = 64
+
+
+class Frames(NamedTuple):
+    """A folder of frames."""
+
+    info: ObjectInfo
+    """What is known about the video that they are, with the key of the folder."""
+    key: str
+    """The key of the video."""
+    count: int
+    gaps: bool
+    """Whether numbers are missing in the names."""
+    problem: str = ""
+
+    @classmethod
+    def of(cls, folder: str, pictures: Pictures) -> Frames:
+        """The frames among the pictures of a folder."""
+        main = main_series(pictures)
+        series = main or next(iter(pictures))
+        one = as_one(series, pictures[series])
+        names = few(sorted(f"{each.begin}*.{each.kind}" for each in pictures))
+        problem = "" if main else f"doubled: the folder has several series of pictures ({names}); name one in a list"
+        return cls(
+            ObjectInfo(folder, one.size_bytes, one.etag),
+            series.key,
+            len(pictures[series]),
+            has_gaps(pictures[series]),
+            problem,
+        )
+
 
 FrameCounts = Callable[[Sequence[Entry]], Sequence[int]]
 """Returns the number of frames of each of some files; 0: unknown."""
@@ -58,16 +91,21 @@ class Found:
         given: str = "",
         camera: str = "",
         frame_counts: FrameCounts = unopened,
+        stores: Stores | None = None,
     ) -> None:
         """`store`: the store of the folder. `split`: the division to use. `given`: the list that the source names;
-        empty: the source names the folder. `camera`: the camera to use; empty: all."""
+        empty: the source names the folder. `camera`: the camera to use; empty: all. `stores`: where other files may
+        be that lists name."""
         self.uri = uri
         self.store = store
         self.split = split
         self.given = given
         self.camera = camera
+        self.stores = stores or Stores(())
         self.frame_counts = frame_counts
         """Opens videos, for a list that is ambiguous otherwise."""
+        self.rate = FRAME_RATE
+        """Frames per second of folders of frames."""
         self.tolerance_s = 1e-4
         """How far the frames of an episode may be from their timestamps; the default is LeRobot's."""
         self.notes: list[str] = []
@@ -83,13 +121,31 @@ class Found:
 
     @cached_property
     def videos(self) -> tuple[ObjectInfo, ...]:
-        """The files that are videos by name."""
-        return tuple(info for info in self._shown if is_video(info.key))
+        """The files that are videos by name; without any such file, the folders of frames, by the key of the folder."""
+        files = tuple(info for info in self._shown if is_video(info.key))
+        return files or tuple(frames.info for _, frames in sorted(self.frames.items()))
+
+    @cached_property
+    def frames(self) -> Mapping[str, Frames]:
+        """The folders of frames, by key, if no file is a video by name."""
+        if any(is_video(info.key) for info in self._shown):
+            return {}
+        folders = series_by_folder(self._shown, self.rate)
+        return {folder: Frames.of(folder, pictures) for folder, pictures in folders.items() if folder}
 
     @cached_property
     def others(self) -> tuple[str, ...]:
         """All other files."""
-        return tuple(info.key for info in self._shown if not is_video(info.key))
+        files = (info.key for info in self._shown if not is_video(info.key))
+        return tuple(key for key in files if not (key.rpartition("/")[0] in self.frames and Series.of_picture(key)))
+
+    def uri_of(self, info: ObjectInfo) -> str:
+        """The URI of one of `videos`."""
+        return self.store.uri(self.frames[info.key].key if info.key in self.frames else info.key)
+
+    def names_video(self, path: str) -> bool:
+        """Whether a path in a list is the name of a video, or of a folder of frames."""
+        return is_video(path) or bool(self.frames and self._ending(path))
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -131,7 +187,7 @@ class Found:
     def _by_stem(self) -> dict[str, list[ObjectInfo]]:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self.videos:
-            found.setdefault(composed(PurePosixPath(info.key).stem), []).append(info)
+            found.setdefault(composed(self._stem(info.key)), []).append(info)
         return found
 
     @cached_property
@@ -147,7 +203,12 @@ class Found:
 
     def _called(self, name: str) -> list[ObjectInfo]:
         near = self._by_stem.get(composed(name), [])
-        return [info for info in near if PurePosixPath(info.key).stem == name] or near
+        return [info for info in near if self._stem(info.key) == name] or near
+
+    def _stem(self, key: str) -> str:
+        """The name of a video without its suffix."""
+        path = PurePosixPath(key)
+        return path.name if key in self.frames else path.stem
 
     def matching(self, paths: Iterable[str]) -> dict[str, ObjectInfo]:
         """The one video that each path of a list means, for the paths that mean exactly one. Its key is the path, or
@@ -197,7 +258,9 @@ class Found:
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """The entry of an existing video."""
-        return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
+        if info.key in self.frames and (problem := self.frames[info.key].problem):
+            more["error"] = more.get("error") or problem
+        return Entry(info.key, self.uri_of(info), class_name, split, info.size_bytes, info.etag, **more)
 
     def missing(
         self, name: str, list_key: str, class_name: str = "", split: str = "", called: Sequence[str] = ()
@@ -247,7 +310,7 @@ class Found:
         """The videos that no entry means or may mean."""
         named = {entry.uri for entry in entries}
         for info in self.videos:
-            if info.key not in self._doubtful and self.store.uri(info.key) not in named:
+            if info.key not in self._doubtful and self.uri_of(info) not in named:
                 yield self.entry(info, error="unlisted: no list names it")
 
 

@@ -15,12 +15,14 @@ from essp.catalog.found import Found
 
 Kind = Literal[
     "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
-    "hollywood2", "ccv", "kth", "two-level", "folders",
+    "hollywood2", "ccv", "kth", "videofolder", "parquet", "two-level", "folders",
 ]  # fmt: skip
 """What a source may be called. `auto` recognises the source; `csv` is a user's own list, which needs no layout because
 its columns say everything."""
-LISTS = (".csv", ".tsv", ".txt", ".json")
+LISTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+TABLES = (".parquet", ".pq", ".arrow")
+"""Files that may hold the bytes of videos."""
 
 
 def _nothing(_found: Found, _entries: Sequence[Entry], _empty: Sequence[str]) -> Iterable[str]:
@@ -43,7 +45,7 @@ class Layout:
     files: tuple[str, ...] = LISTS
     """Suffixes of its files other than videos; all other files are counted."""
     csv: bool = False
-    """Its lists may be called `.csv` and have other columns than users' own lists."""
+    """Its lists may be called `.csv` or `.parquet` and have other columns than users' own lists."""
     episodes: bool = False
     """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
     notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from essp.catalog.action_sets import CCV, HMDB51, HOLLYWOOD2, KTH, TWO_LEVEL
 from essp.catalog.folder_source import FOLDERS, UCF101
 from essp.catalog.foreign_lists import KINETICS
+from essp.catalog.hugging_face import PARQUET_OR_ARROW
 from essp.catalog.json_lists import ACTIVITYNET, SOMETHING
 from essp.catalog.layout import Kind, Layout
 from essp.catalog.lerobot import LEROBOT
 from essp.catalog.mmaction2 import MMACTION2
 from essp.catalog.shards import WEBDATASET
+from essp.catalog.video_folder import VIDEO_FOLDER
 
 _ALL = (
     LEROBOT,
@@ -19,6 +21,8 @@ _ALL = (
     ACTIVITYNET,
     SOMETHING,
     WEBDATASET,
+    VIDEO_FOLDER,
+    PARQUET_OR_ARROW,
     UCF101,
     HMDB51,
     HOLLYWOOD2,

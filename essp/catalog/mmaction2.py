@@ -1,9 +1,12 @@
 """Lists of mmaction2 and TSN: a text file with a line for each video and numeric labels. SlowFast, PyTorchVideo and
 VideoMAE write such lists as `.csv` files without commas.
 
+    path                      no label: all that is needed to predict
     path label                one label
     path label label ...      several
     path frames label ...     the number of frames of the video, and then its labels
+
+A path may also name a folder of frames. If a line says fewer frames than there are, the first ones are used.
 
 The last two forms look the same. If lines have several numbers, some videos are therefore opened: if the first number
 is the frame count of most of them, it is not a label. A list that remains ambiguous is refused.
@@ -20,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from essp.catalog.entry import Entry
+from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few, is_video, lines_of
 from essp.catalog.json_lists import split_named
 from essp.catalog.layout import Layout
@@ -74,7 +77,7 @@ def _is_list(found: Found, key: str) -> bool:
     """Whether the beginning of a file looks like a list. CSV does not."""
     start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     path, numbers = _path_and_numbers(next(filter(None, lines_of(start)), ""))
-    return bool(numbers) and is_video(path) and "," not in path
+    return bool(numbers) and "," not in path and found.names_video(path)
 
 
 def _videos(found: Found, key: str) -> Iterator[Entry]:
@@ -91,6 +94,10 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
     for line in lines:
         labels = tuple(dict.fromkeys(line.numbers[1:] if with_frames else line.numbers))
         info = there.get(line.path)
+        if not line.numbers:
+            lacks = f"line {line.place} of {key} has no label"
+            yield found.missing(line.path, key) if info is None else found.entry(info, "", split, unlabelled=lacks)
+            continue
         if not labels:
             what = f"unlabelled: line {line.place} has no label after the number of frames"
             yield Entry(line.path, "", "", split, error=what) if info is None else found.entry(info, error=what)
@@ -102,7 +109,19 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
         elif none is not None:
             yield found.entry(info, "", split, error=f"unlabelled: line {line.place}: there is no class {none}")
         else:
-            yield found.entry(info, classes[0], split, labels=classes if len(classes) > 1 else ())
+            several = classes if len(classes) > 1 else ()
+            part, problem = _listed_frames(found, info, line.numbers[0] if with_frames else 0)
+            yield found.entry(info, classes[0], split, labels=several, segment=part, error=problem)
+
+
+def _listed_frames(found: Found, info: ObjectInfo, listed: int) -> tuple[Segment | None, str | None]:
+    """The part of a folder of frames that a list means, and what is wrong with it. `listed`: 0 if it does not say."""
+    frames = found.frames.get(info.key)
+    if frames is None or not listed or listed == frames.count:
+        return None, None
+    if listed > frames.count:
+        return None, f"missing: {listed} frames are listed, and the folder has {frames.count}"
+    return Segment(0, listed - 1, "frame"), None
 
 
 class _Line(NamedTuple):
@@ -110,7 +129,7 @@ class _Line(NamedTuple):
     text: str
     path: str
     numbers: Sequence[int]
-    """The numbers after the path: at least one."""
+    """The numbers after the path; none: it has no label."""
 
 
 def _lines(found: Found, key: str) -> Iterator[_Line]:
@@ -119,14 +138,14 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
         if not text:
             continue
         path, numbers = _path_and_numbers(text)
-        if not path or not numbers:
+        if not path or not (numbers or is_video(path) or found.frames):
             raise ConfigError(
                 f"{uri}, line {place}: {text[:80]!r} is not `path label` with a numeric label (mmaction2); {_HOW}"
             )
-        if not is_video(path):
+        if not (found.frames or is_video(path)):
             raise ConfigError(
-                f"{uri}, line {place}: {path[:80]!r} does not have the name of a video (lists of image folders have "
-                f"the form `folder frames label`); give a list of videos (`path label`), or {_HOW}"
+                f"{uri}, line {place}: {path[:80]!r} does not have the name of a video, and there are no folders of "
+                f"frames; give a list of videos (`path label`), or {_HOW}"
             )
         yield _Line(place, text, path, numbers)
 
@@ -146,8 +165,13 @@ def _first_is_frames(
     several = [line for line in lines if len(line.numbers) > 1 and line.path in there]
     if not several:
         return False
+    if found.frames and all(len(line.numbers) == 2 for line in lines):
+        return True  # lists of frames have both numbers
     looked_at = several[:: -(-len(several) // _LOOKED_AT)]
-    counts = found.frame_counts([found.entry(there[line.path]) for line in looked_at])
+    if found.frames:
+        counts: Sequence[int] = [found.frames[there[line.path].key].count for line in looked_at]
+    else:
+        counts = found.frame_counts([found.entry(there[line.path]) for line in looked_at])
     fits = [_about(line.numbers[0], count) for line, count in zip(looked_at, counts, strict=True) if count]
     if _mostly(fits):
         return True

@@ -32,6 +32,7 @@ from typing import Any
 from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.objects.block_sums import BlockSums, head_sums
+from essp_common.objects.frames import is_series
 from essp_common.objects.ranged import noting
 from essp_common.runtime import confinement
 from essp_common.runtime.child_process import Channel, ChildProcess, answer_of, ready
@@ -264,6 +265,8 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool 
                 facts = asdict(function(file))
                 if sums:
                     facts["sums"] = _packed(noted.noted() if noted is not None else None)
+                if is_series(key) and "container" in facts:  # not for the measures of a check
+                    facts["container"] = "frames"
                 return {"facts": facts, "error": None}
         except PermanentError as error:
             passing = path is not None and getattr(error.__cause__, "errno", None) in _PASSING

@@ -33,7 +33,8 @@ from essp_common.objects.archive import member_key
 from essp_common.objects.documents import read_json, tar_members
 from essp_common.objects.keys import is_hidden, is_key
 
-_LABELS = ("label", "class", "class_name", "category", "labels")
+LABELS = ("label", "class", "class_name", "category", "labels")
+"""The fields that may name the class of a sample."""
 _TEXTS = ("cls", "txt", "json")
 _SMALL_BYTES = 2**20
 """The size limit, in bytes, of the files that describe videos."""
@@ -57,7 +58,7 @@ def webdataset(found: Found) -> Iterator[Entry]:
     alone: list[Entry] = []
     for key in _shards(found):
         split, etag = (
-            _split(key),
+            split_of_file(key),
             found.store.head(key).etag,
         )  # once for each shard: it may take longer than to read a sample
         shown, named = set[str](), dict[str, str]()
@@ -152,7 +153,8 @@ def _shards(found: Found) -> list[str]:
     return [key for key in found.lists if key.endswith(ARCHIVES)]
 
 
-def _split(key: str) -> str:
+def split_of_file(key: str) -> str:
+    """The split of the videos in a file, by its folder or its name."""
     folders = [part for part in PurePosixPath(key).parts[:-1] if part.lower() in SPLIT_NAMES]
     return canonical_split(folders[-1]) if folders else split_named(key) or "train"
 
@@ -220,11 +222,11 @@ def _labels(texts: Mapping[str, bytes]) -> tuple[tuple[str, ...], dict[str, Any]
         except UnicodeDecodeError:
             return (), meta, "unlabelled: its .cls is not UTF-8 text"
         return ((label,) if label else ()), meta, None
-    named = next((name for name in _LABELS if _names_in(meta.get(name))), None)
-    return (() if named is None else _names_in(meta.pop(named))), meta, None
+    named = next((name for name in LABELS if names_in(meta.get(name))), None)
+    return (() if named is None else names_in(meta.pop(named))), meta, None
 
 
-def _names_in(value: Any) -> tuple[str, ...]:
+def names_in(value: Any) -> tuple[str, ...]:
     """The one name, or the names in a list; empty if any of them is not a name."""
     names = tuple(map(name_in, value)) if isinstance(value, list) else (name_in(value),)
     return tuple(dict.fromkeys(names)) if all(names) else ()

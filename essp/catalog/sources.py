@@ -17,16 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from essp.catalog import foreign_lists
-from essp.catalog.csv_source import read_csv
+from essp.catalog.csv_source import read_list
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import FOLDERS
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
-from essp.catalog.layout import ARCHIVES, LISTS, Kind, Layout
+from essp.catalog.layout import ARCHIVES, LISTS, TABLES, Kind, Layout
 from essp.catalog.layouts import LAYOUTS
 from essp.catalog.lerobot import LEROBOT
+from essp.catalog.list_rows import JSON_LINES, PARQUET
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.frames import FRAME_RATE, Series, is_series
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
@@ -61,12 +63,14 @@ def read_source(
     tolerance_s: float | None = None,
     frame_counts: FrameCounts = unopened,
     view_columns: str | None = None,
+    rate: float = FRAME_RATE,
 ) -> Listing:
     """List a source.
 
     `split`: the train/test division. `group_column`: for a CSV file. `whole`: one entry a file, with its listed
     stretches as targets. `camera`, `tolerance_s`: for LeRobot folders. `frame_counts`: opens videos, for a list that is
-    ambiguous otherwise. `view_columns`: the columns of a CSV file with the views of each event.
+    ambiguous otherwise. `view_columns`: the columns of a CSV file with the views of each event. `rate`: frames per
+    second of folders of frames.
 
     Raises `NotFound` when the source does not exist or has no video, `ConfigError` when it is not of its kind.
     """
@@ -75,13 +79,15 @@ def read_source(
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     if tolerance_s is not None:
         found.tolerance_s = tolerance_s
+    found.rate = rate
     own = group_column if view_columns is None else view_columns
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, own)):
         if not found.given:
             raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
-        rows, said = read_csv(uri, stores, group_column, view_columns)
-        _refuse_views(rows, "--whole" if whole else "")
-        return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
+        listed = read_list(uri, stores, group_column, view_columns, rate=rate)
+        _refuse_views(listed.entries, "--whole" if whole else "")
+        why = "a list with a column for the path"
+        return _complete("csv", listed.entries, {}, uri, why, listed.notes, whole)
     if group_column is not None:
         raise ConfigError(
             f"applies only to a CSV file; {uri} is not a CSV file", field="--group-column", code="unsupported"
@@ -111,6 +117,12 @@ def read_source(
     entries = list(layout.read(found))
     if not (found.given or found.camera):  # otherwise a part of the content is enough
         entries += found.unlisted(entries)
+    folders = {entry.id for entry in entries if is_series(entry.uri)}
+    if gaps := sorted(name for name in folders if name in found.frames and found.frames[name].gaps):
+        found.notes.append(
+            f"numbers are missing in the names of the frames of {counted(len(gaps), 'folder')}, such as {gaps[0]}, or "
+            "their steps differ; the frames that are there count as one after the other"
+        )
     notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
     listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
@@ -133,8 +145,9 @@ def _is_of_its_own(found: Found, group_column: str | None) -> bool:
     name = found.given.lower()
     if name.endswith(".txt"):
         return foreign_lists.has_paths(found, found.given)
-    foreign = group_column is None and any(layout.fits(found) for layout in LAYOUTS.values() if layout.csv)
-    return name.endswith((".csv", ".tsv")) and not foreign
+    if not name.endswith((".csv", ".tsv", *JSON_LINES, *PARQUET)):
+        return False
+    return not any(layout.fits(found) for layout in LAYOUTS.values() if layout.csv and not group_column)
 
 
 def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
@@ -145,18 +158,18 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
             foreign_lists.refuse_file(uri)
         if suffix in VIDEO_SUFFIXES:
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
-        if suffix not in LISTS and not uri.lower().endswith(ARCHIVES):
+        if suffix not in LISTS and not uri.lower().endswith((*ARCHIVES, *TABLES)):
             raise ConfigError(
                 f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
             )
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
-        return Found(uri, store, split, name, frame_counts=frame_counts)
+        return Found(uri, store, split, name, frame_counts=frame_counts, stores=stores)
     if suffix in (".csv", ".tsv"):
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, split, camera=camera, frame_counts=frame_counts)
+    return Found(uri, store, split, camera=camera, frame_counts=frame_counts, stores=stores)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
@@ -235,12 +248,21 @@ def _complete(
     if not unique:
         raise NotFound(f"{uri}: it lists no video; give a folder of class folders or a CSV file")
     alike = (
+        *_of_frames(unique),
         *_unused({entry.split for entry in unique if entry.error is None}),
         *_alike("classes", {entry.class_name for entry in unique}),
         *_alike("splits", {entry.split for entry in unique}),
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _of_frames(entries: Iterable[Entry]) -> Iterator[str]:
+    """The rate at which folders of frames are shown, which their pictures do not say."""
+    rates = Counter(series.rate for entry in entries if (series := Series.of_key(entry.uri)) is not None)
+    if rates:
+        said = ", ".join(f"{count:,} at {rate:g}" for rate, count in sorted(rates.items()))
+        yield f"folders of frames are read as videos, by frames per second: {said}; --fps says another rate"
 
 
 def _unused(splits: Collection[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from rich.text import Text
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.layout import Kind
 from essp.catalog.probing import ProbeOptions
+from essp.catalog.relocation import relocate
 from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
@@ -23,6 +24,8 @@ from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
+from essp_common.errors import ConfigError
+from essp_common.objects.frames import FRAME_RATE
 from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
@@ -66,6 +69,9 @@ def build_command(
             min=0,
         ),
     ] = None,
+    fps: Annotated[
+        float, typer.Option(help="Folders of frames: frames per second, which pictures do not say.")
+    ] = FRAME_RATE,
     whole: Annotated[
         bool,
         typer.Option(
@@ -76,6 +82,14 @@ def build_command(
         str | None,
         typer.Option(
             help="Add a row with this class name for each stretch of a file that is outside its labelled segments."
+        ),
+    ] = None,
+    relative: Annotated[
+        bool | None,
+        typer.Option(
+            "--relative/--absolute",
+            help="Store the places of videos relative to the catalog, so that both can be moved together (default: if "
+            "all videos are in the catalog's folder or below it).",
         ),
     ] = None,
     salvage: Annotated[
@@ -105,7 +119,18 @@ def build_command(
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
     options = BuildOptions(
-        kind, split, group_column, view_columns, camera, tolerance_s, whole, background, salvage, reading
+        kind,
+        split,
+        group_column,
+        view_columns,
+        camera,
+        tolerance_s,
+        fps,
+        whole,
+        background,
+        relative,
+        salvage,
+        reading,
     )
     console = open_console(stderr=True)
 
@@ -157,6 +182,47 @@ def show_command(
             typer.echo(f"event\t{line}")
     else:
         _show(open_console(), summary)
+
+
+@app.command("relocate")
+def relocate_command(
+    catalog: Annotated[str, typer.Argument(help="The catalog: a path or a URI.")],
+    old: Annotated[str, typer.Argument(help="The folder where its videos were: a path or a URI.")] = "",
+    new: Annotated[str, typer.Argument(help="The folder where they are now.")] = "",
+    out: Annotated[str, typer.Option(help="Where to write the new catalog (default: it replaces the old one).")] = "",
+    relative: Annotated[
+        bool | None,
+        typer.Option(
+            "--relative/--absolute",
+            help="Whether the places of videos are stored relative to the catalog (default: as now, or if all videos "
+            "are in the catalog's folder or below it).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Say where the videos of a catalog are now, without decoding them again.
+
+    Each file must have the size and the checksums that the catalog knows. With OLD and NEW, videos below OLD are now
+    below NEW. Without them, files are where the catalog says, but were copied, so that their times are others. If any
+    file is missing or is another one, nothing is written.
+    """
+    if bool(old) != bool(new):
+        raise ConfigError("give both folders, OLD and NEW, or neither", field="NEW", code="missing")
+    places = (as_uri(path) if path else "" for path in (old, new, out))
+    found = relocate(as_uri(catalog), Stores(Settings().stores), *places, relative)
+    if as_json:
+        typer.echo(json.dumps({"catalog": as_uri(out or catalog), **asdict(found)}, indent=2))
+        return
+    parts = [f"wrote {as_uri(out or catalog)}: {counted(found.files, 'file')}, {found.moved} in another place"]
+    if found.taken:
+        parts.append(f"{found.taken} with another time or ETag but the same content as far as it is known")
+    open_console().print(", ".join(parts), highlight=False, soft_wrap=True)
+    if found.unchecked:
+        open_console(stderr=True).print(
+            f"note: of {counted(found.unchecked, 'file')} the catalog has no checksum, so only sizes were compared",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 app.command("check")(check_command)

@@ -68,6 +68,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp catalog build UCF-101/ --source ucf101 --split 1 --out ucf.parquet",
         "essp catalog build s3://bucket/videos --out s3://bucket/catalog.parquet",
     ),
+    "catalog relocate": (
+        "essp catalog relocate catalog.parquet /home/me/videos /data/videos",
+        "essp catalog relocate s3://bucket/catalog.parquet",
+    ),
     "catalog check": (
         "essp catalog check catalog.parquet",
         "essp catalog check catalog.parquet --frames 16 --stride 4 --sample 1000",

@@ -21,7 +21,7 @@ from essp.cli.job_file import Sets, options_named
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.folders import written
 from essp.job_file import placed_settings
-from essp.uris import as_uri
+from essp.uris import as_uri, beside
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
@@ -46,7 +46,7 @@ TEMPLATE = """\
 # {videos} videos of {classes}; splits: {splits}.
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, fused model and report go below this URI
+output: {output}   # checkpoints, fused model and report go below this folder
 epochs: {epochs}
 
 data:
@@ -329,8 +329,8 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     fields: dict[str, object] = {
         "file": file,
         "name": scalar(name),
-        "output": scalar(_output(uri, name)),
-        "catalog": scalar(uri),
+        "output": scalar(beside(_output(uri, name), Path(file).parent)),
+        "catalog": scalar(beside(uri, Path(file).parent)),
         "videos": len(usable),
         "classes": counted(len(catalog.classes), "class"),
         "splits": ", ".join(split for split in usable.names("split") if split) or "none",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import yaml
 
+from essp.uris import beside
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.job.trainer_spec import PACKAGE, PACKAGED_WEIGHTS
@@ -21,7 +23,7 @@ TEMPLATE = """\
 # {records} of {classes}, {bytes}; half of the images sampled are at least {short} pixels high and wide.
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, model and report go below this URI
+output: {output}   # checkpoints, model and report go below this folder
 epochs: 20
 
 data:
@@ -91,9 +93,9 @@ def records_text(
     return TEMPLATE.format(
         file=file,
         name=scalar(name),
-        output=scalar(output),
-        uri=scalar(uri),
-        sets="".join(f"  {field}: {scalar(value)}\n" for field, value in sets.items()),
+        output=scalar(beside(output, Path(file).parent)),
+        uri=scalar(beside(uri, Path(file).parent)),
+        sets="".join(f"  {field}: {scalar(beside(value, Path(file).parent))}\n" for field, value in sets.items()),
         version=reader.number,
         records=counted(len(reader), "record"),
         classes=counted(len(np.unique(labelled["label"])), "class"),

@@ -29,7 +29,7 @@ PAPER = """\
 # essp run {file} --splits 1,2,3
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, fused model and report go below this URI
+output: {output}   # checkpoints, fused model and report go below this folder
 epochs: 50                    # [essp] of 5,000 updates each: 250,000, as the paper does not say where training ends
 
 data:
@@ -104,7 +104,7 @@ MANY = """\
 # al., 2017); [essp] is a choice made here. Nothing here was measured with ESSP on a set of thousands of videos.
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, fused model and report go below this URI
+output: {output}   # checkpoints, fused model and report go below this folder
 epochs: 100
 
 data:
@@ -176,7 +176,7 @@ FEW = """\
 # essp run {file} --folds group
 
 name: {name}                  # names the job in messages, cache keys and the API
-output: {output}   # checkpoints, fused model and report go below this URI
+output: {output}   # checkpoints, fused model and report go below this folder
 epochs: 3                     # each shows one clip of every video, from another part of it
 
 data:

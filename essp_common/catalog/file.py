@@ -1,19 +1,30 @@
 """The file of a catalog: Parquet, one row per video, sorted by id.
 
-Every value is checked when it is read or written (`checks.py`), because it is used in plans and messages.
+Every value is checked when it is read or written (`checks.py`), because it is used in plans and messages. URIs may be
+relative to the place of the file (`placement.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
 from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, arrow_of, made_of, value_of
+from essp_common.catalog.placement import (
+    BASE_KEY,
+    absolute,
+    absolute_source,
+    base_for,
+    relative_source,
+    relative_to,
+)
 from essp_common.catalog.schema import (
     CHECKED,
     COLUMNS,
@@ -56,13 +67,35 @@ class NotACatalog(ConfigError):
     """A file that is not a catalog, or is damaged."""
 
 
-def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
+def write_catalog(store: ObjectStore, key: str, catalog: Catalog, *, relative: bool | None = False) -> None:
     """Store a catalog, rows sorted by id; an object at `key` is replaced as a whole. Equal rows give equal bytes.
 
-    Raises `ConfigError` for a value that reading would refuse.
+    `relative`: store URIs relative to the place of the catalog; None: if all usable videos are in its folder or below
+    it.
+
+    Raises `ConfigError` for a value that reading would refuse, and for videos without a relative path.
     """
-    _check(store.uri(key), Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
-    store.put(key, pack_table(to_table(catalog)))
+    uri = store.uri(key)
+    _check(uri, Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
+    table = to_table(catalog)
+    usable = table.column("uri").filter(pc.is_null(table.column("error")))
+    base = None if relative is False else base_for(uri, usable, required=relative is True)
+    if base is not None:
+        place = table.schema.get_field_index("uri")
+        table = table.set_column(place, "uri", relative_to(uri, base, table.column("uri")))
+        said = {SOURCE_KEY: relative_source(uri, catalog.source).encode(), BASE_KEY: base.encode()}
+        table = table.replace_schema_metadata({**table.schema.metadata, **said})
+    store.put(key, pack_table(table))
+
+
+def is_relative(store: ObjectStore, key: str) -> bool:
+    """Whether the URIs in the catalog at `key` are relative to its place. Raises `NotFound` and `NotACatalog`."""
+    uri, path = store.uri(key), store.local_path(key)
+    try:
+        with _opened(path, None if path is not None else store.get(key)) as file:
+            return BASE_KEY in (file.schema_arrow.metadata or {})
+    except tables.UNREADABLE as error:
+        raise NotACatalog(f"{uri} cannot be read as a catalog; {_ANOTHER}", code="unreadable") from error
 
 
 def pack_table(table: Any) -> bytes:
@@ -118,8 +151,10 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
         with _opened(path, data, WORDS & set(expected)) as file:
             needed = [name for name in _IN_TURN if name in expected and (name in wanted or name not in CHECKED)]
             small = tables.read(file, needed) if _in_memory_bytes(file.metadata) <= _SMALL_BYTES else None
+            base = metadata.get(BASE_KEY)
+            resolve = None if base is None else partial(absolute, uri, base.decode())
             for name in needed:
-                _read_column(file, small, name, name in wanted, read)
+                _read_column(file, small, name, name in wanted, read, resolve if name == "uri" else None)
             for name in lacking & set(wanted):
                 read.by_name[name] = _without(name, file.metadata.num_rows)
     except FileNotFoundError as error:
@@ -130,7 +165,8 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
         raise NotACatalog(
             f"{uri} cannot be read as a catalog: {_fault(store, key, error)}; {_ANOTHER}", code="unreadable"
         ) from error
-    return read, metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
+    source = metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
+    return read, source if base is None else absolute_source(uri, source)
 
 
 def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
@@ -147,11 +183,15 @@ def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
     return "its end is missing" if last != _PARQUET else f"it is damaged ({tables.reason(error)})"
 
 
-def _read_column(file: Any, small: Any, name: str, wanted: bool, read: Columns) -> None:
-    """Add a column to those read. `small`: the whole table, if it is small; otherwise the column is read in parts."""
+def _read_column(
+    file: Any, small: Any, name: str, wanted: bool, read: Columns, made: Callable[[Any], Any] | None = None
+) -> None:
+    """Add a column to those read. `small`: the whole table, if it is small; otherwise the column is read in parts.
+    `made`: converts each part."""
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
     pieces = _pieces(file, small, name)
+    pieces = pieces if made is None else map(made, pieces)
     column, empty, holes = made_of(COLUMNS[name], pieces, name in WORDS, beside, name in SHARED)
     if len(column) != file.metadata.num_rows:  # only pages have checksums, not the metadata that lists them
         raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")

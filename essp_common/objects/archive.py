@@ -1,11 +1,16 @@
-"""Members of tar archives as objects: videos are read directly from a shard, without unpacking it.
+"""Parts of larger files as objects: videos are read directly from their place in a tar archive, or in a Parquet or
+Arrow file of Hugging Face, without unpacking anything.
 
-The key of a member consists of its archive's key, the position of its bytes in the archive, and its name:
+The key of a part consists of its file's key, the position of its bytes in the file, and its name:
 
     shards/train-000.tar/512+20480/clip.mp4        20,480 bytes from byte 512
+    train-000.parquet/4+9000:snappy+9100:12+20480/clip.mp4
+                                                   9,000 bytes from byte 4 decompress to 9,100; of these, 20,480 bytes
+                                                   from byte 12
 
-So a member can be read by its key, without searching the archive. Only uncompressed archives have their members at such
-positions. Read only: writing raises `ConfigError`.
+So a part can be read by its key, without searching the file, and the reader knows nothing about the file's format. The
+second form is for compressed pages of Parquet: the page is read and decompressed as a whole. Tar archives must not be
+compressed. Read only: writing raises `ConfigError`.
 """
 
 from __future__ import annotations
@@ -13,64 +18,116 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, NoReturn
 
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.runtime.troubles import Troubles
 
-_KEY = re.compile(r"(.+\.tar)/([0-9]+)\+([0-9]+)/(.+)")
+_KEY = re.compile(
+    r"(?P<file>.+\.(?:tar|parquet|pq|arrow))/(?P<offset>[0-9]+)\+(?P<size>[0-9]+)"
+    r"(?::(?P<codec>[a-z0-9_]+)\+(?P<whole>[0-9]+):(?P<start>[0-9]+)\+(?P<length>[0-9]+))?/(?P<name>.+)"
+)
 _BUFFER_BYTES = 2**16
+_LARGEST_PAGE_BYTES = 2**30
+"""The largest compressed page, decompressed, that is read. A decoder holds it in memory for a moment."""
 
 
-def member_key(archive: str, offset: int, size: int, name: str) -> str:
-    """Return the key of a member of an archive."""
-    return f"{archive}/{offset}+{size}/{name}"
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A part of a compressed page: the page has `whole` bytes when it is decompressed, and `length` bytes from `start`
+    are the part."""
+
+    codec: str
+    """As pyarrow calls it: `snappy`, `gzip`, `zstd`, ..."""
+    whole: int
+    start: int
+    length: int
+
+
+def member_key(archive: str, offset: int, size: int, name: str, packed: Packed | None = None) -> str:
+    """Return the key of a part of a file: `size` bytes from `offset`, or with `packed` a part of what they decompress
+    to."""
+    inner = f":{packed.codec}+{packed.whole}:{packed.start}+{packed.length}" if packed is not None else ""
+    return f"{archive}/{offset}+{size}{inner}/{name}"
 
 
 def is_member(key: str) -> bool:
-    """Whether a key belongs to a member of an archive."""
+    """Whether a key belongs to a part of a file."""
     return _KEY.fullmatch(key) is not None
 
 
+def decompressed(data: bytes, codec: str, size: int) -> memoryview:
+    """Return the content of a compressed page. Raises `PermanentError` if it is damaged or too large."""
+    import pyarrow as pa  # only here, since most decoders read no such page
+
+    if size > _LARGEST_PAGE_BYTES:
+        raise PermanentError(
+            f"a compressed page of {size:,} bytes is too large to read videos from; write the file again without "
+            "compression for the videos, or with smaller row groups"
+        )
+    try:
+        return memoryview(pa.Codec(codec).decompress(data, size))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise PermanentError(f"a compressed page cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file: str
+    offset: int
+    size: int
+    packed: Packed | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.packed.length if self.packed is not None else self.size
+
+
 class Archive:
-    """An `ObjectStore` of the members of all archives in a store."""
+    """An `ObjectStore` of the parts of all files in a store."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """`store`: contains the archives."""
+        """`store`: contains the files."""
         self._store = store
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return part of a member."""
-        archive, offset, size = _parts(key)
-        left = max(0, size - start)
-        return self._store.get(archive, offset + start, left if length is None else min(left, length))
+        """Return a range of a part."""
+        place = _place(key)
+        left = max(0, place.size_bytes - start)
+        wanted = left if length is None else min(left, length)
+        if place.packed is not None:
+            return self._unpacked(key, place, place.packed)[start : start + wanted]
+        return self._store.get(place.file, place.offset + start, wanted)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return its size; its ETag changes whenever its archive does."""
-        archive, offset, size = _parts(key)
-        info = self._store.head(archive)
-        if offset + size > info.size_bytes:
+        """Return its size; its ETag changes whenever its file does."""
+        place = _place(key)
+        info = self._store.head(place.file)
+        if place.offset + place.size > info.size_bytes:
             raise NotFound(f"{self.uri(key)}: the archive ends before; build the catalog again")
-        return ObjectInfo(key, size, f"{info.etag}@{offset}")
+        return ObjectInfo(key, place.size_bytes, member_etag(info.etag, place.offset, place.packed))
 
     def open(self, key: str) -> BinaryIO:
-        """Return a file over the member's bytes."""
-        archive, offset, size = _parts(key)
+        """Return a file over the part's bytes."""
+        place = _place(key)
         self.head(key)
-        return io.BufferedReader(_Part(self._store.open(archive), offset, size), _BUFFER_BYTES)
+        if place.packed is not None:
+            return io.BytesIO(self._unpacked(key, place, place.packed))
+        return io.BufferedReader(_Part(self._store.open(place.file), place.offset, place.size), _BUFFER_BYTES)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield nothing: members are found by reading their archive."""
+        """Yield nothing: parts are found by reading their file."""
         yield from ()
 
     def local_path(self, key: str) -> str | None:
-        """Return None: no member is a separate file."""
+        """Return None: no part is a separate file."""
         return None
 
     def whole(self, key: str) -> tuple[ObjectStore, str]:
-        """Return the archive that contains a member: its store and its key there."""
-        return self._store, _parts(key)[0]
+        """Return the file that contains a part: its store and its key there."""
+        return self._store, _place(key).file
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refuse."""
@@ -85,20 +142,33 @@ class Archive:
         self.put(key, b"")
 
     def unwritable(self) -> str:
-        """Return the reason: archives are read-only."""
-        return "nothing is written in archives"
+        """Return the reason: such files are read-only."""
+        return "nothing is written in archives and tables"
 
     def troubles(self) -> Troubles:
         """Return the troubles of the store."""
         return self._store.troubles()
 
     def uri(self, key: str) -> str:
-        """Return the URI of the member."""
+        """Return the URI of the part."""
         return self._store.uri(key)
 
     def below(self, folder: str) -> Archive:
-        """Return the store for a folder of archives."""
+        """Return the store for a folder of such files."""
         return Archive(self._store.below(folder))
+
+    def _unpacked(self, key: str, place: _Place, packed: Packed) -> bytes:
+        page = self._store.get(place.file, place.offset, place.size)
+        try:
+            whole = decompressed(page, packed.codec, packed.whole)
+        except PermanentError as error:
+            raise PermanentError(f"{self.uri(key)}: {error}") from error
+        return bytes(whole[packed.start : packed.start + packed.length])
+
+
+def member_etag(etag: str, offset: int, packed: Packed | None = None) -> str:
+    """Return the ETag of a part of a file with this ETag."""
+    return f"{etag}@{offset}" if packed is None else f"{etag}@{offset}:{packed.start}"
 
 
 class _Part(io.RawIOBase):
@@ -140,8 +210,11 @@ class _Part(io.RawIOBase):
         super().close()
 
 
-def _parts(key: str) -> tuple[str, int, int]:
+def _place(key: str) -> _Place:
     match = _KEY.fullmatch(key)
     if match is None:
         raise NotFound(f"{key!r} is not a member of an archive")
-    return match[1], int(match[2]), int(match[3])
+    packed = None
+    if match["codec"]:
+        packed = Packed(match["codec"], int(match["whole"]), int(match["start"]), int(match["length"]))
+    return _Place(match["file"], int(match["offset"]), int(match["size"]), packed)

@@ -50,6 +50,9 @@ class BlockSums:
             raise ValueError("these are not checksums of blocks")
         return cls(1 << data[0], data[1:])
 
+    def __len__(self) -> int:
+        return len(self.sums) // _SUM_BYTES
+
     def packed(self) -> bytes:
         """Return the form in catalogs and messages."""
         return bytes([self.block_bytes.bit_length() - 1]) + self.sums

@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from essp_common.errors import ConfigError
@@ -32,6 +32,8 @@ class CsvRow(NamedTuple):
     """By column in lower case, with blanks stripped; the missing values of a short row are empty."""
     problem: str
     """What is wrong with the row as such; empty if nothing is."""
+    given: Mapping[str, Any] | None = None
+    """The values as they were given, by column in lower case, where a format has more than texts."""
 
 
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}

@@ -1,4 +1,5 @@
-"""Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`.
+"""Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`,
+`hf://datasets/OWNER/NAME` (the Hub of Hugging Face).
 
     fsspec+NAME://...     any other file system of fsspec, by its fsspec name, such as fsspec+sftp://host/dir
     ?key=value            options of that file system, such as gs://bucket/dir?token=anon
@@ -17,11 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import parse_qsl, quote
 
 import fsspec
 
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
@@ -35,7 +38,8 @@ _WEB = ("http", "https")
 _CONNECT_S = 5
 _READ_S = 20
 """A silent server is reported before a decoder's child counts as hanging."""
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
+_HUB = "hf"
+_VERSIONS = ("blob_id", "ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
 _DATES = ("LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 _IN_ADDRESSES = "/%?=&+,;:@!$'()*~"
 """Characters that are not escaped in the address of a video: users copy addresses that are already
@@ -53,6 +57,8 @@ class FilesystemStore:
         self._scheme = scheme
         self._place = place.strip("/")
         self._root = root.rstrip("/")
+        self._exactly = {"cache_type": "none"} if scheme == _HUB else {}
+        """What keeps a client from reading ahead of each range, which `RangedFile` does itself."""
 
     @classmethod
     def from_url(cls, url: str) -> FilesystemStore:
@@ -65,6 +71,9 @@ class FilesystemStore:
         options: dict[str, Any] = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query)}
         if protocol in _WEB:
             options.setdefault("client_kwargs", {})["timeout"] = _timeout()
+        if protocol == _HUB:
+            with needs_extra(f"{_HUB}://"):
+                import_module("huggingface_hub")
         try:
             options |= {"use_listings_cache": False, "skip_instance_cache": True}
             opened = partial(fsspec.core.url_to_fs, f"{protocol}://{place}", **options)
@@ -168,7 +177,7 @@ class FilesystemStore:
             return b""
         path = self._path(key)
         with self._errors(key):
-            data: bytes = self._files.cat_file(path, start=start, end=start + length)
+            data: bytes = self._files.cat_file(path, start=start, end=start + length, **self._exactly)
         if not isinstance(data, bytes):
             raise Unavailable(f"{self._shown(key)}: the file system gives a {type(data).__name__}, and not bytes")
         if len(data) > length:  # a server without range support sends everything
@@ -212,7 +221,8 @@ def _written(version: object) -> str:
 
 
 def _mapped(error: Exception, where: str) -> EsspError:
-    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+    said = (error, getattr(error, "response", None))
+    codes = (getattr(each, name, None) for each in said for name in ("status", "status_code", "code"))
     code = next((code for code in codes if isinstance(code, int)), 0)
     what = f"{where}: {without_secrets(str(error)) or type(error).__name__}"
     if code in (404, 410):

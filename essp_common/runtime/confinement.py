@@ -42,6 +42,7 @@ _CLIENTS: Mapping[str, tuple[str, ...]] = {
     "http": ("netrc",),
     "https": ("netrc",),
     "sftp": ("ssh_",),
+    "hf": ("hf_", "huggingface_"),
 }
 """Prefixes of the variables that the client of a store reads, by URL scheme."""
 _OURS = "essp_"

@@ -123,8 +123,14 @@ def _close(source: VideoFile) -> None:
 
 def _check_unchanged(video: Video, info: ObjectInfo) -> None:
     """Raises `BadVideo` if the file changed: another file has other frames, and must never be decoded instead."""
-    if (video.size_bytes and video.size_bytes != info.size_bytes) or (video.etag and video.etag != info.etag):
+    if video.size_bytes and video.size_bytes != info.size_bytes:
         raise BadVideo(f"{video.uri} is not the file that the catalog was built from; build it again", "changed")
+    if video.etag and video.etag != info.etag:
+        raise BadVideo(
+            f"{video.uri} is not the file that the catalog was built from, or a copy of it; build the catalog again, "
+            "or for copies run `essp catalog relocate CATALOG`",
+            "changed",
+        )
 
 
 def _sums(video: Video) -> BlockSums | None:

@@ -127,7 +127,7 @@ class ReadingContract:
 
     def test_uri_ends_with_the_key(self, store: ObjectStore) -> None:
         assert store.uri("a/b c.mp4").endswith("/a/b c.mp4")
-        assert store.uri("a").partition("://")[0] in ("file", "s3", "fsspec+memory", "http")
+        assert store.uri("a").partition("://")[0] in ("file", "s3", "fsspec+memory", "http", "hf")
 
 
 class ListingContract(ReadingContract):

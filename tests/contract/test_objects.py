@@ -31,6 +31,8 @@ from essp_decoder.config import DecoderSettings
 from tests.contract.objects_suite import MIB, ListingContract, ObjectsContract, Place, ReadingContract, patterned
 from tests.contract.web_server import http_server
 from tests.harness.fork import beside_a_fork
+from tests.harness.hub import hub
+from tests.harness.refused import refused
 
 
 class TestDirectoryStore(ObjectsContract):
@@ -511,6 +513,36 @@ class TestWebStore(ReadingContract):
     def test_a_server_cannot_be_listed(self, store: ObjectStore) -> None:
         with pytest.raises(ConfigError, match="give a CSV file with a column `path`"):
             list(store.list())
+
+
+def test_a_data_set_of_the_hub_is_a_store(tmp_path: Path) -> None:
+    data = patterned(MIB)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a b.parquet").write_bytes(data)
+    (tmp_path / "README.md").write_bytes(b"")
+    asked: list[str] = []
+    with hub(tmp_path, asked=asked) as address:
+        store = open_store(f"hf://datasets/owner/name?endpoint={address}")
+        assert [info.key for info in store.list()] == ["README.md", "data/a b.parquet"]
+        below = store.below("data")
+        assert [below.head("a b.parquet")] == list(below.list())
+        assert below.uri("a b.parquet") == "hf://datasets/owner/name/data/a b.parquet"
+        assert below.get("a b.parquet", 70_000, 5_000) == data[70_000:75_000]
+        assert asked == ["a b.parquet 70000-74999"]  # nothing is read ahead
+        with below.open("a b.parquet") as file:
+            assert file.read() == data
+        for key in ("data", "none", "data/none/a"):
+            with pytest.raises(NotFound):
+                store.head(key)
+
+
+def test_what_the_hub_refuses_names_the_credentials(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    with hub(tmp_path, token="t") as address:
+        with refused("", "refused"):
+            list(open_store(f"hf://datasets/owner/name?endpoint={address}").list())
+        store = open_store(f"hf://datasets/owner/name?endpoint={address}&token=t")
+        assert [info.key for info in store.list()] == ["a"]
 
 
 def test_nothing_is_written_to_a_store_that_is_only_read() -> None:

@@ -65,6 +65,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("report {dir}/run", "matplotlib", {}),
     ("audit s3://bucket/run", "boto3", S3),
     ("audit gs://bucket/run", "fsspec", {"ESSP_STORES": '["gs://bucket", "file:///"]'}),
+    ("audit hf://datasets/o/n/run", "huggingface_hub", {"ESSP_STORES": "file:///,hf://datasets/o/n"}),
     ("audit https://host/run", "aiohttp", {"ESSP_STORES": '["https://host", "file:///"]'}),
     ("deadletter ls", "kafka", SERVERS),
     ("extractor preview {dir}/videos/one/0.mp4", "av", {}),
@@ -112,11 +113,15 @@ CALLS: tuple[tuple[str, str], ...] = (
     (f"{CLIPS})", "torch"),
     (f"next(iter({CLIPS})))", "av"),
     (f"next(iter({CLIPS}, feature='flow')))", "cv2"),
+    (f"essp.to_hf_iterable({CLIPS}))", "datasets"),
     ("essp.Window", "av"),
     ("essp.Records(r'{dir}/pictures')", "torch"),
     ("essp.Records('s3://bucket/pictures')", "boto3"),
     ("essp.SharedRecords('address')", "torch"),
-    *((f"essp.{name}", "torch") for name in ("Batch", "Loader", "Model", "Network", "StreamModel", "BatchTargets")),
+    *(
+        (f"essp.{name}", "torch")
+        for name in ("Batch", "Loader", "Mix", "Model", "Network", "StreamModel", "BatchTargets")
+    ),
 )
 """Code, and a library that it needs."""
 CALLS_WITHOUT_LIBRARIES = {

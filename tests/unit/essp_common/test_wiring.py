@@ -8,7 +8,7 @@ import pytest
 
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.shm import SharedMemoryCache
-from essp_common.errors import Unavailable
+from essp_common.errors import NotFound, Unavailable
 from essp_common.wiring import Adapters, Stores
 
 
@@ -21,3 +21,13 @@ def test_a_bus_that_cannot_be_flushed_leaves_no_cache_behind(tmp_path: Path) -> 
     with pytest.raises(Unavailable, match="not delivered"):
         adapters.close()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "uri", ["hf://datasets/owner/name/a.mp4", "http://host:8000/x/a.mp4", "s3://b/x/a.mp4", "file:///videos/a.mp4"]
+)
+def test_the_roots_that_an_error_suggests_make_the_video_readable(uri: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        Stores(["file:///data"]).resolve(uri, video=True)
+    suggested = str(caught.value).rpartition("ESSP_STORES=")[2].split(",")
+    assert uri.startswith(Stores(suggested).root_of(uri).removesuffix("/"))

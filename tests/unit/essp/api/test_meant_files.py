@@ -26,7 +26,7 @@ def test_a_file_whose_name_no_uri_can_have_is_said_and_not_left_out(tmp_path: Pa
 def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: Path) -> None:
     for name in ("empty", "others", "others/sub"):
         (tmp_path / name).mkdir()
-    for name in ("others/a.txt", "others/sub/b.png"):
+    for name in ("others/a.txt", "others/sub/b.csv"):
         (tmp_path / name).touch()
     stores = Stores(("file:///",))
     wanted = [str(tmp_path / name) for name in ("empty", "others", "missing", "missing.mp4")]
@@ -39,6 +39,21 @@ def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: P
     [pictures] = find(wanted[:1], stores, VIDEO_SUFFIXES | {".png"})
     assert "there is no video or picture in" in str(pictures.error)
     assert ".png" in str(pictures.error)
+
+
+def test_folders_of_frames_are_videos_unless_a_model_takes_pictures(tmp_path: Path) -> None:
+    for name in ("run/img_1.jpg", "run/img_2.jpg", "walk/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    stores = Stores(("file:///",))
+    assert [(row.id, row.uri.rpartition("/")[2]) for row in find([str(tmp_path)], stores)] == [
+        (f"{tmp_path}/run", "img_*.jpg@25"),
+        (f"{tmp_path}/walk", "*.png@25"),
+    ]
+    [row] = find([f"{tmp_path}/run/img_%05d.jpg"], stores)
+    assert (row.uri, row.error) == (f"file://{tmp_path}/run/img_*.jpg@25", None)
+    pictures = find([f"{tmp_path}/run"], stores, VIDEO_SUFFIXES | {".jpg"})
+    assert [row.id for row in pictures] == [f"{tmp_path}/run/img_1.jpg", f"{tmp_path}/run/img_2.jpg"]
 
 
 def test_what_systems_put_beside_videos_has_no_answer(tmp_path: Path) -> None:

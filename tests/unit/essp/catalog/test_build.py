@@ -138,7 +138,7 @@ def test_a_name_that_no_catalog_can_hold_is_refused_before_anything_is_read(tmp_
 def test_a_catalog_that_cannot_be_written_in_the_end_costs_no_reading(
     videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patch:

@@ -28,7 +28,9 @@ def by_id(found: Listing) -> dict[str, Entry]:
 def test_every_layout_has_a_test_of_its_own() -> None:
     named = {"kinetics", "mmaction2", "something", "activitynet", "webdataset", "hmdb51", "hollywood2", "ccv", "kth"}
     assert (
-        set(LAYOUTS) == named | {"lerobot", "ucf101", "two-level", "folders"} == set(get_args(Kind)) - {"auto", "csv"}
+        set(LAYOUTS)
+        == named | {"lerobot", "ucf101", "videofolder", "parquet", "two-level", "folders"}
+        == set(get_args(Kind)) - {"auto", "csv"}
     )
 
 

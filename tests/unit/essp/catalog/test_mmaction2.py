@@ -220,3 +220,13 @@ def test_files_of_one_name_in_many_folders_are_found_without_looking_at_each_oth
         assert len(labelled(listing(tmp_path / str(count), "train.txt"))) == count
         made.append(len(read_apart))
     assert made[1] == 2 * made[0]
+
+
+def test_a_list_of_paths_alone_is_data_to_predict_on(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.mp4", "a/2.mp4")
+    write(tmp_path / "testlist.txt", "a/1.mp4\na/2.mp4\n")
+    found = listing(tmp_path, "testlist.txt")
+    assert labelled(found) == {"a/1.mp4": ("", "test"), "a/2.mp4": ("", "test")}
+    assert any("only prediction is possible" in note for note in found.notes)
+    write(tmp_path / "testlist.txt", "a/1.mp4 3\na/2.mp4\n")
+    assert problems(listing(tmp_path, "testlist.txt")) == {"a/2.mp4": "unlabelled"}

@@ -124,17 +124,6 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert not listing(tmp_path, "c").notes
 
 
-@pytest.mark.parametrize("name", ["train/metadata.jsonl", "metadata.jsonl", "test/metadata.parquet", "metadata.csv"])
-def test_folders_of_a_video_folder_are_splits_and_what_describes_them_is_named(tmp_path: Path, name: str) -> None:
-    make(tmp_path, "train/1.mp4", "train/2.mp4", "test/3.mp4")
-    write(tmp_path / name, "file_name,label\n")
-    found = listing(tmp_path)
-    assert labelled(found) == {"train/1.mp4": ("", "train"), "train/2.mp4": ("", "train"), "test/3.mp4": ("", "test")}
-    assert any(name in note for note in found.notes)
-    make(tmp_path, "train/run/4.mp4")
-    assert problems(listing(tmp_path)) == dict.fromkeys(("train/1.mp4", "train/2.mp4", "test/3.mp4"), "unlabelled")
-
-
 def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
     (note,) = listing(tmp_path).notes
@@ -260,6 +249,7 @@ def test_a_csv_column_names_the_groups(tmp_path: Path) -> None:
     stores = Stores([f"file://{tmp_path}"])
     found = read_source(f"file://{tmp_path}/index.csv", stores, group_column="person")
     assert [e.group for e in found.entries] == ["ann", "bob"]
+    assert [e.meta for e in found.entries] == [{"group": "g1", "Person": "ann"}, {"group": "g2", "Person": "bob"}]
     with pytest.raises(
         ConfigError, match=r"--group-column: .* no column 'actor'; its columns: path, label, group, Pers"
     ):
@@ -377,8 +367,8 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("shard-000.tar", "x", "cannot be read as a tar archive"),
         ("shard-000.tar.gz", "x", "is compressed, so its videos cannot be read separately; decompress it"),
         ("annotations.pkl", "x", "pickles .* can run code"),
-        ("frames.txt", "some/folder 120 7\n", "image folders"),
-        ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
+        ("frames.txt", "some/folder 120 7\n", "no folders of frames"),
+        ("names.txt", "names of videos\n", r"'names of videos' is not `path label`"),
         ("brush_hair_test_split1.txt", "a.avi 3\n", "is not `video 0`, `video 1` or `video 2`"),
         ("clip.mp4", "x", "is one video"),
         (
@@ -390,7 +380,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("videos.zip", "x", "archives are not read; unpack it"),
         ("clips.npz", "x", "arrays and records are not read, only video files"),
         ("clips.yaml", "x", r"clips\.yaml: lists of this format are not read; write a CSV file"),
-        ("frames/a/img_0001.jpg", "x", r"1 picture such as a/img_0001\.jpg; ESSP reads videos"),
+        ("frames/a/img_0001.jpg", "x", "1 folder of pictures such as a. If each"),
     ],
 )
 def test_what_is_not_read_is_named_with_what_to_do(tmp_path: Path, name: str, text: str, words: str) -> None:
