@@ -113,7 +113,7 @@ def decode(
         if clip is not None:
             for seed in seeds:
                 _add_snippets(seed, row, clip)
-        with Reader(file, lookahead=row.lookahead) as reader:
+        with Reader(file, lookahead=row.lookahead, declared=row.declared) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
                     raise error

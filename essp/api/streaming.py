@@ -331,6 +331,7 @@ def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframe
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
         height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,
+        unproven=bool(row.unproven),
     )  # fmt: skip
     unit = DecodeSeed(
         job="stream", video=video, recipe=Recipe(resize=resize, codec=FrameCodec(name="raw"), strict=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = "4"
+VERSION = "5"
 VERSION_KEY = b"essp.catalog.version"
 SOURCE_KEY = b"essp.catalog.source"
 _INTEGERS, _STRING = pa.list_(pa.int64()), pa.string()
@@ -44,22 +44,23 @@ COLUMNS: dict[str, pa.DataType] = {
     "targets": pa.binary(),
     "notes": _STRING,
     "sums": pa.binary(),
+    "unproven": _STRING,
     "error": _STRING,
 }
 """Every column, by its name, in the order of the file."""
 KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list per video, all of the same length: an entry for each keyframe."""
-WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
+WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "unproven", "error"})
 """The columns stored as `Words`."""
 SHARED = frozenset({"timestamps", "sums"})
 """The columns with equal bytes in all rows of a file."""
-LATER = frozenset({"notes", "sums"})
+LATER = frozenset({"notes", "sums", "unproven"})
 """Columns that were added later and may be missing from catalogs of this version: texts and bytes, which are then
 empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
-    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
+    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group", "unproven"),
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""

@@ -230,6 +230,7 @@ def _alike(count: int) -> dict[str, Column]:
         "extra": texts,
         "targets": blobs,
         "notes": empty,
+        "unproven": empty,
     }
 
 

@@ -107,7 +107,7 @@ class ClipRef(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ..., last_frame: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Video(_message.Message):
-    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead", "labels", "sums")
+    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead", "labels", "sums", "unproven")
     ID_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Video(_message.Message):
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    UNPROVEN_FIELD_NUMBER: _ClassVar[int]
     id: str
     uri: str
     size_bytes: int
@@ -130,7 +131,8 @@ class Video(_message.Message):
     lookahead: int
     labels: _containers.RepeatedScalarFieldContainer[int]
     sums: bytes
-    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: bool = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ..., sums: _Optional[bytes] = ...) -> None: ...
+    unproven: bool
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: bool = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ..., sums: _Optional[bytes] = ..., unproven: bool = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("pts", "frame_index", "byte_offset", "next_frame", "next_offset")
