@@ -18,7 +18,6 @@ from essp.api.arguments import path_of, several, uri_of
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
-from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
 from essp.local_folder import left_out
 from essp.uris import as_uri
@@ -44,6 +43,7 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import problems
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions, Prober
 
 _LOOK_S = 0.1
 _SEGMENTS_EVERY_S = 1.0

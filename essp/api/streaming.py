@@ -31,7 +31,6 @@ from essp.api.arguments import MOST_DECODERS, bytes_of, path_of, several, whole_
 from essp.api.clips import MOST_FRAMES, Interpolation, resize_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
-from essp.catalog.probing import ProbeOptions, Prober
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
@@ -40,6 +39,7 @@ from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions, Prober
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
 from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to

@@ -1,5 +1,8 @@
 """Building a catalog: list the source, read every file that is new or changed, write one row a video.
 
+A quick build (`ProbeOptions.quick`) takes facts from the index of a file where it can; the next build without `quick`
+reads these files again, and gives what it would have given in the first place.
+
 Guarantees: each video that the source names has a row, with the reason in `error` if it is unusable; an interrupted
 build continues where it stopped (`journal.py`); a second build reads only files whose uri, size or etag is not in the
 catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs.
@@ -21,7 +24,6 @@ from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
 from essp.catalog.layout import Kind
-from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
@@ -31,9 +33,11 @@ from essp_common.catalog.notes import SALVAGED, lines
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
+from essp_common.catalog.unproven import PACKETS
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that recur when the same bytes are read again. The next build retries files with other errors."""
@@ -82,6 +86,14 @@ class Built:
     """Files opened by this build."""
     reused: int
     """Files whose facts were already known."""
+    changed: int
+    """Files of those read that the previous catalog had in another version."""
+    gone: int
+    """Files of the previous catalog that the source no longer names."""
+    by_index: int
+    """Files of those read whose facts are from their index alone."""
+    by_packets: int
+    """Files of those read whose facts are from their packets, none of which was decoded."""
     ignored: Mapping[str, int]
     """Files of the source that are not videos by name: suffix -> count."""
     notes: tuple[str, ...]
@@ -128,7 +140,10 @@ def build(
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:
         options = replace(options, probe=replace(options.probe, probe=SALVAGE))
-    known = _known(options, _previous(store, key), journal)
+    previous = _previous(store, key)
+    known = _known(options, previous, journal)
+    had = {row.uri: (row.size_bytes, row.etag) for row in previous if row.uri}
+    del previous
     before = len(known)
 
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
@@ -171,12 +186,17 @@ def build(
         raise
     journal.clear()
     elapsed_s = time.monotonic() - started
+    quick = [row.unproven.split() for row in read.values() if row.unproven]
     return Built(
         catalog,
         listing.kind,
         listing.recognised,
         len(files) - reused,
         reused,
+        sum(uri in had and had[uri] != (row.size_bytes, row.etag) for uri, row in files.items()),
+        len(had.keys() - files.keys()),
+        sum(PACKETS in facts for facts in quick),
+        sum(PACKETS not in facts for facts in quick),
         listing.ignored,
         listing.notes,
         elapsed_s,
@@ -215,14 +235,16 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
 
 
 def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
-    """The files whose facts, or lasting error, are already known. A timeout is known until the limit is raised. A file
-    that was salvaged, or could be, is known only if `salvage` has not changed."""
+    """The files whose facts, or lasting error, are already known. A timeout is known until the limit is raised. What a
+    quick build did not prove is known only to another one. A file that was salvaged, or could be, is known only if
+    `salvage` has not changed."""
     known = {}
     for rows in sources:
         for row in rows:
             kind = (row.error or "").partition(":")[0]
             if row.frame_count:
                 lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
+                lasts = lasts and (options.probe.quick or not row.unproven)
             else:
                 hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
                 lasts = kind in _LASTING and hopeless

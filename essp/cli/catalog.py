@@ -15,7 +15,6 @@ from rich.text import Text
 
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.layout import Kind
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
@@ -27,6 +26,7 @@ from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 10  # of a table whose length depends on the data
@@ -78,6 +78,13 @@ def build_command(
             help="Use the frames before the damage of truncated or damaged files (default: such files are errors).",
         ),
     ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Take facts from the index of each file where possible, and decode nothing (default: verify them).",
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
     ] = 0,
@@ -93,9 +100,10 @@ def build_command(
     Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset
     shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
     together when validation videos are set aside. Running the command again reads only new and changed files; after an
-    interruption it continues where it stopped.
+    interruption it continues where it stopped. With --quick, it reads the index of a file instead of decoding it, and
+    decoders verify what the index says; the same command without --quick completes the catalog.
     """
-    reading = ProbeOptions(workers or cpu_count(), timeout_s)
+    reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick)
     options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
     console = open_console(stderr=True)
 
@@ -152,8 +160,15 @@ app.command("check")(check_command)
 
 def _closing(built: Built, out: str) -> str:
     parts = [f"wrote {out}: read {counted(built.read, 'file')} in {duration(built.elapsed_s)}"]
+    if built.by_index or built.by_packets:
+        decoded = built.read - built.by_index - built.by_packets
+        parts[0] += f" ({built.by_index} by their index, {built.by_packets} by their packets, {decoded} decoded)"
+    if built.changed:
+        parts.append(f"{built.changed} of them changed")
     if built.reused:
         parts.append(f"{built.reused} unchanged")
+    if built.gone:
+        parts.append(f"{counted(built.gone, 'file')} no longer there")
     if built.ignored:
         parts.append(f"ignored {others(built.ignored)}")
     return ", ".join(parts)

@@ -64,8 +64,9 @@ class VideoRow:
         interlacing, a changing size, edges that players crop, a file that is used in part; empty if there are none.
     sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
         read; for a local file, of its beginning; empty if unknown.
-    unproven: what a quick build took from the file's index and did not verify (`unproven.py`): some of `packets`, `order`,
-        `pixels`, `damage` and `checksums`, separated by blanks; empty: nothing. Decoders verify it as they read.
+    unproven: what a quick build took from the file's index and did not verify (`unproven.py`): some of `packets`,
+        `order`, `pixels`, `damage` and `checksums`, separated by blanks; empty: nothing. Decoders verify it as they
+        read.
     error: why the video is unusable; null if it is usable.
 
     For example:

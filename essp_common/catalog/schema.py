@@ -60,7 +60,18 @@ empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
-    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group", "unproven"),
+    *(
+        "width",
+        "height",
+        "fps",
+        "frame_count",
+        "first_frame",
+        "last_frame",
+        "seekable",
+        "lookahead",
+        "group",
+        "unproven",
+    ),
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""

@@ -83,12 +83,7 @@ class Limits:
 
 
 def open_video(
-    file: VideoFile,
-    limits: Limits,
-    *,
-    described: bool = False,
-    begin: bool = False,
-    whole_packets: bool = False,
+    file: VideoFile, limits: Limits, *, described: bool = False, whole_packets: bool = False
 ) -> tuple[av.container.InputContainer, VideoStream]:
     """The opened file and its video track, ready to decode in this thread. Raises `BadVideo`.
 
@@ -96,8 +91,6 @@ def open_video(
 
     `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
     them. That decode takes most of the time of opening, and most of the bytes that it reads.
-
-    `begin`: in that case, find out nevertheless when the file begins, for which some containers need packets.
 
     `whole_packets`: the container has whole frames as packets, and says which are keyframes, so that their content is
     not parsed.
@@ -117,7 +110,7 @@ def open_video(
             metadata_errors="replace",
             buffer_size=_IO_BYTES,
             container_options=_demuxer(head)
-            | ({"probesize": "32"} if described and not begin else {})
+            | ({"probesize": "32"} if described else {})
             | ({"fflags": "noparse"} if whole_packets else {}),
             stream_options=cast(Any, [{"skip_frame": "all"}] * limits.streams if described else None),
         )

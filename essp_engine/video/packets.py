@@ -154,16 +154,16 @@ def orderly(found: Packets, container_format: str, codec: str) -> bool:
 
 
 _ONE_FRAME_A_PACKET = ("h264", "hevc", "mpeg4", "mpeg2video", "mjpeg", "prores", "vp8", "vp9", "av1")
-_H264_IDR = frozenset({5})
+H264_IDR = frozenset({5})
 _HEVC_IRAP = frozenset(range(16, 22))
 
 
 def self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) -> bool:
     """Whether, by the codec's standard, the frames shown from this packet on refer to no earlier frame."""
     if codec == "h264":
-        return not _H264_IDR.isdisjoint(kind & 0x1F for kind in _nal_heads(bytes(packet), length_bytes))
+        return not H264_IDR.isdisjoint(kind & 0x1F for kind in nal_heads(bytes(packet), length_bytes))
     if codec == "hevc":
-        return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in _nal_heads(bytes(packet), length_bytes))
+        return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in nal_heads(bytes(packet), length_bytes))
     if codec in HEADERS:
         return HEADERS[codec](memoryview(packet)).keyframe
     return codec in _ONE_FRAME_A_PACKET
@@ -177,7 +177,7 @@ def nal_length_bytes(extradata: bytes, codec: str) -> int:
     return (extradata[at] & 3) + 1
 
 
-def _nal_heads(data: bytes, length_bytes: int) -> Sequence[int]:
+def nal_heads(data: bytes, length_bytes: int) -> Sequence[int]:
     """The first byte of each NAL unit."""
     heads = []
     at = 0

@@ -2,13 +2,13 @@
 
 Of an MP4 file, only its index is read (`moov`, wherever it is, and the `moof` boxes of a fragmented file). FFmpeg's
 demuxer then reads a file in which all media data are zeros, of which no byte is fetched: it gives the timestamps,
-sizes and keyframes of all packets, and applies edit lists, exactly as for the real file. Of other containers, and of MP4
-files that need it, all packets are read.
+sizes and keyframes of all packets, and applies edit lists, exactly as for the real file. Of other containers, and of
+MP4 files that need it, all packets are read.
 
 The facts are those that `probe` finds, except for what `VideoFacts.unproven` names. They rest on the standards of
 container and codec: each packet is one frame, keyframes refer to nothing before them. The reader verifies this as it
-decodes (`reader.py`). A file for which this cannot be relied on has no quick facts, and must be probed: one with another
-codec, with packets that are not `orderly`, that ends early, or that does not open.
+decodes (`reader.py`). A file for which this cannot be relied on has no quick facts, and must be probed: one with
+another codec, with packets that are not `orderly`, that ends early, or that does not open.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from essp_common.objects.ranged import expect
 from essp_engine.video.clock import measure, pack
 from essp_engine.video.container import Limits, VideoFile, check_complete, open_video, picture_streams
 from essp_engine.video.notes import described, of_container
-from essp_engine.video.packets import Packets, orderly, scan
+from essp_engine.video.packets import H264_IDR, Packets, nal_heads, nal_length_bytes, orderly, scan
 from essp_engine.video.probe import VideoFacts, needed_lookahead, places_of
 
 _CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "av1", "mjpeg", "prores"})
-"""Codecs whose standards say that nothing after a keyframe needs anything before it. Decoders of MPEG-4 part 2 also need
-the name of the encoder, which only the first packet may have."""
+"""Codecs whose standards say that nothing after a keyframe needs anything before it. Decoders of MPEG-4 part 2 also
+need the name of the encoder, which only the first packet may have."""
 _OF_444 = (44, 244)
 """The H.264 profiles for 4:4:4, for which FFmpeg needs the version of x264, which only the first packet has."""
 _X264 = re.compile(rb"x264 - core (\d+)")
@@ -45,6 +45,8 @@ _OLD_X264 = 34
 """The first version of x264 from which FFmpeg does not need to know the version, for all other profiles."""
 _SMALLEST = {"h264": 8, "hevc": 8}
 """A packet of at most this many bytes may show nothing."""
+_INTRA = frozenset({"mjpeg", "prores"})
+"""Codecs whose frames are all keyframes."""
 _HIDING = frozenset({"vp8"})
 """Codecs whose containers may have packets that show nothing, which only their headers tell."""
 
@@ -55,6 +57,7 @@ _ENCRYPTED = (b"encv", b"enca", b"pssh")
 _LARGEST_INDEX = 2**28
 _BOX_HEADER = 16
 _FIRST_BYTES = 2**16
+"""Enough of a packet for its first slice, and for the name of the encoder."""
 _ZEROS = bytes(2**20)
 _ROTATION = re.compile(r"Display Matrix: rotation of (-?[0-9.]+) degrees", re.IGNORECASE)
 
@@ -83,28 +86,37 @@ def _of_index(file: VideoFile, limits: Limits) -> VideoFacts | None:
         codec = stream.codec_context.codec.canonical_name
         packets = scan(container, stream, limits, blank=True)
         all_keyframes = len(packets.keyframes) == len(packets) > 1  # or the file does not say which are
-        if stream.frames > len(packets) or codec in _HIDING or (all_keyframes and codec not in ("mjpeg", "prores")):
+        if stream.frames > len(packets) or codec in _HIDING or (all_keyframes and codec not in _INTRA):
             return None
-        return _facts(file, container, stream, packets, (unproven.PACKETS,))
+        if _is_open(file, stream, packets):
+            return None
+        return _facts(file, limits, container, stream, packets, (unproven.PACKETS,))
 
 
 def _of_packets(file: VideoFile, limits: Limits) -> VideoFacts | None:
     """The facts from all packets."""
-    container, stream = open_video(file, limits, described=True, begin=True)
+    container, stream = open_video(file, limits, described=True)
     with container:
         if stream.codec_context.codec.canonical_name not in _CODECS:
             return None
         packets = scan(container, stream, limits)
         check_complete(file, stream, len(packets))
-        return None if packets.encrypted else _facts(file, container, stream, packets, ())
+        return None if packets.encrypted else _facts(file, limits, container, stream, packets, ())
 
 
 def _facts(
-    file: VideoFile, container: InputContainer, stream: VideoStream, packets: Packets, lacking: tuple[str, ...]
+    file: VideoFile,
+    limits: Limits,
+    container: InputContainer,
+    stream: VideoStream,
+    packets: Packets,
+    lacking: tuple[str, ...],
 ) -> VideoFacts | None:
     context = stream.codec_context
     codec, kind = context.codec.canonical_name, container.format.name.split(",")[0]
-    if codec not in _CODECS or not packets or not orderly(packets, kind, codec) or packets.smallest <= _SMALLEST.get(codec, 0):
+    if codec not in _CODECS or not packets or not orderly(packets, kind, codec):
+        return None
+    if packets.smallest <= _SMALLEST.get(codec, 0):
         return None
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
     keyframes, places = places_of(stamps, packets.keyframes)
@@ -113,7 +125,7 @@ def _facts(
         return None
     time_base = stream.time_base or Fraction(0)
     rate = float(stream.average_rate or stream.guessed_rate or 0)
-    begin_s = (container.start_time or 0) / av.time_base
+    begin_s = _begin_s(file, container, limits, float(stamps[0] * time_base))
     times = measure(stamps, time_base, rate, packets.last_duration, begin_s, packets.dts)
     turns = _quarter_turns(container, stream)
     width, height = (context.height, context.width) if turns % 2 else (context.width, context.height)
@@ -149,11 +161,35 @@ def _needs_its_start(file: VideoFile, stream: VideoStream, packets: Packets) -> 
         return True
     opened: BinaryIO
     with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
-        begin = max(0, packets.keyframes[0].offset)
-        expect(opened, [(begin, begin + _FIRST_BYTES)])
-        opened.seek(begin)
-        encoder = _X264.search(opened.read(_FIRST_BYTES))
+        encoder = _X264.search(_read(opened, max(0, packets.keyframes[0].offset), _FIRST_BYTES))
     return encoder is not None and int(encoder[1]) < _OLD_X264
+
+
+def _is_open(file: VideoFile, stream: VideoStream, packets: Packets) -> bool:
+    """Whether one of its keyframes, in the middle, is known to depend on earlier frames. All of its clips would then be
+    decoded from the start."""
+    if stream.codec_context.codec.canonical_name != "h264" or len(packets.keyframes) < 2:
+        return False
+    begin = packets.keyframes[len(packets.keyframes) // 2].offset
+    opened: BinaryIO
+    with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
+        content = _read(opened, begin, _FIRST_BYTES)
+    heads = nal_heads(content, nal_length_bytes(stream.codec_context.extradata or b"", "h264"))
+    return H264_IDR.isdisjoint(head & 0x1F for head in heads)
+
+
+def _begin_s(file: VideoFile, container: InputContainer, limits: Limits, first_s: float) -> float:
+    """When the file begins, on its clock. `first_s`: when its first frame is shown.
+
+    Containers other than MP4 do not say so before their packets are read, those of the audio included.
+    """
+    if container.start_time is not None:
+        return float(container.start_time / av.time_base)
+    if len(container.streams) == 1:
+        return first_s
+    again, _ = open_video(file, limits)
+    with again:
+        return (again.start_time or 0) / av.time_base
 
 
 def _quarter_turns(container: InputContainer, stream: VideoStream) -> int:
@@ -172,7 +208,7 @@ def _blanked(file: BinaryIO, fragmented: bool) -> _Blanked | None:
     pieces: list[tuple[int, bytes]] = []
     read = 0
     for kind, begin, header, length in _boxes(file, size_bytes):
-        if not pieces and kind not in _MP4_BEGINS or (kind == b"moof" and not fragmented):
+        if (not pieces and kind not in _MP4_BEGINS) or (kind == b"moof" and not fragmented):
             return None
         wanted = length if kind in _INDEX else header
         read += wanted

@@ -12,10 +12,10 @@ file confirms it:
 - By counting from the start of the file. This is always exact, even for files whose timestamps are missing, repeated or
   out of order.
 
-The catalog of a quick build has facts that no one has verified (`declared`). Then frames are read by timestamps only as
-far as the file bears them out: the keyframe found must be one that refers to nothing before it, by the codec's standard;
-each frame from there to the last wanted one must come, in order, with the declared size; none is skipped. Otherwise the
-frames are counted from the start, and each must be the one that the file's index has there.
+The catalog of a quick build has facts that no one has verified (`declared`). Then frames are read by timestamps only
+as far as the file bears them out: the keyframe found must be one that refers to nothing before it, by the codec's
+standard; each frame from there to the last wanted one must come, in order, with the declared size; none is skipped.
+Otherwise the frames are counted from the start, and each must be the one that the file's index has there.
 
 The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
 once. If a keyframe lies between two seeds, or two snippets of one, the reader seeks to it.
@@ -220,13 +220,10 @@ class Reader:
 
         Later frames may have another size. Clips have that of the first.
         """
-        width, height = _displayed(first)
-        if self._declared not in (None, (width, height)):
-            raise BadVideo(
-                f"the file has frames of {width}x{height}, and its index declares {'x'.join(map(str, self._declared))}; "
-                "build the catalog again, without --quick",
-                "changed",
-            )
+        found, declared = _displayed(first), self._declared
+        if declared is not None and found != declared:
+            what = f"the file has frames of {found[0]}x{found[1]}, and its index declares {declared[0]}x{declared[1]}"
+            raise BadVideo(f"{what}; build the catalog again, without --quick", "changed")
 
     def _distrust(self) -> None:
         """Reopen the file, and from now on rely on its keyframes only, not on timestamps.
@@ -500,7 +497,8 @@ def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
 
 
 def _decoded(packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
-    """Yields the decoded frames. None: no more packets come. Unless `strict`, packets that the decoder rejects are skipped."""
+    """Yields the decoded frames. None instead of a packet: no more come. Unless `strict`, packets that the decoder
+    rejects are skipped."""
     while True:
         try:
             packet = next(packets)

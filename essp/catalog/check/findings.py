@@ -164,6 +164,12 @@ KINDS = {
         "Players stretch these pictures; clips have the stored pixels unchanged (as with PyAV, decord and "
         "torchvision). To mix them with other videos, re-encode: ffmpeg -vf scale=iw*sar:ih,setsar=1.",
     ),
+    "unproven": Kind(
+        "note",
+        "facts from the index of the files",
+        "Run the same `essp catalog build` without --quick: it decodes these files, completes their rows, and finds "
+        "damage. Until then, decoders verify what they read, which takes more time.",
+    ),
     "odd_size": Kind(
         "note", "an unusual size", "Far smaller or larger than most: check whether it belongs to this data set."
     ),
@@ -234,6 +240,7 @@ def find(rows: Sequence[VideoRow], measures: Mapping[str, Measures], wanted: Wan
             for uri, segments in by_file.items()
             for finding in _of_file(uri, segments, measures.get(uri), wanted)
         ),
+        *_of_quick_builds([row for row in rows if row.error is None]),
         *_of_sizes([row for row in rows if row.error is None]),
         *_of_classes([row for row in rows if row.error is None]),
         *_of_groups([row for row in rows if row.error is None]),
@@ -260,6 +267,15 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
         for row in usable:
             for place, stretch in enumerate(seen.stretches):
                 yield from _of_stretch(uri, row, place, stretch)
+
+
+def _of_quick_builds(rows: Sequence[VideoRow]) -> Iterator[Finding]:
+    """The videos of which no frame was decoded when their rows were made; together, because these may be all."""
+    unproven = [row for row in rows if row.unproven]
+    if unproven:
+        lacking = sorted({fact for row in unproven for fact in row.unproven.split()})
+        what = f"{len(unproven)} of {len(rows)} videos; not verified: {', '.join(lacking)}"
+        yield Finding("unproven", "the catalog", what, tuple(row.id for row in unproven))
 
 
 def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Finding]:

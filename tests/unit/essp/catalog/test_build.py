@@ -20,7 +20,6 @@ from essp.catalog import build as build_module
 from essp.catalog import journal
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.journal import Journal
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.progress import Progress
 from essp.catalog.summary import summarize
 from essp.cli.catalog import app
@@ -30,6 +29,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, unpack
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.wiring import open_store
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.catalog_probe import PROBE, facts
 
@@ -290,7 +290,8 @@ def test_a_killed_build_goes_on_where_it_stopped(videos: Path) -> None:
     root = videos.parent
     script = f"""
 import os, signal
-from essp.catalog import build as b, journal, probing
+from essp.catalog import build as b, journal
+from essp_engine.decoding import probing
 
 def kill(now):
     if now.files_done == 4:
