@@ -16,7 +16,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
 from essp.catalog.layout import Kind
+from essp.catalog.pool import PoolProber
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
@@ -34,9 +36,10 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.catalog.unproven import PACKETS
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.wiring import Stores
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters, Stores
 from essp_engine.decoding.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
@@ -68,6 +71,8 @@ class BuildOptions:
     """The class of the rows for what the labelled segments of a file leave uncovered. None: no such rows."""
     salvage: bool = False
     """Use the frames before the damage in files that are truncated or damaged."""
+    pool: Adapters | None = None
+    """The servers of the decoders that read the files; None: child processes of this one do."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -149,7 +154,7 @@ def build(
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
         files = [VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag) for entry in entries]
         new = {file.uri: file for file in files if _version(file) not in known}
-        known.update(_known(options, _read(new, roots, options.probe, journal)))
+        known.update(_known(options, _read(new, roots, options.probe, journal, options.pool)))
         return [known.get(_version(file), file).frame_count for file in files]
 
     listing = read_source(
@@ -173,9 +178,11 @@ def build(
     tally = Tally(len(wanted), size_bytes, len(files) - len(wanted), started, progress)
     read: dict[str, VideoRow] = {}
     try:
-        for row in _read(wanted, roots, options.probe, journal):
+        for row in _read(wanted, roots, options.probe, journal, options.pool):
             read[row.uri] = row
             tally.count(row.size_bytes, row.error is not None)
+        if unread := next((uri for uri in wanted if uri not in read), None):
+            raise EsspError(f"{unread} was not read, which is a defect of ESSP; run the same command again")
         rows = [_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries]
         if options.background is not None:
             rows += background_rows(rows, options.background)
@@ -204,14 +211,27 @@ def build(
 
 
 def _read(
-    files: Mapping[str, VideoRow], roots: Sequence[str], options: ProbeOptions, journal: Journal
+    files: Mapping[str, VideoRow],
+    roots: Sequence[str],
+    options: ProbeOptions,
+    journal: Journal,
+    pool: Adapters | None = None,
 ) -> Iterator[VideoRow]:
     """The row of each file, in order of completion. Each row is also added to the journal."""
-    with Prober(roots, replace(options, workers=max(1, min(options.workers, len(files))))) as prober:
+    with _prober(files, roots, options, pool) as prober:
         for outcome in prober.read(files):
             row = file_row(files[outcome.uri], outcome)
             journal.add(row)
+            failpoint("catalog.read")
             yield row
+
+
+def _prober(
+    files: Sized, roots: Sequence[str], options: ProbeOptions, pool: Adapters | None
+) -> AbstractContextManager[Prober | PoolProber]:
+    if pool is not None:
+        return PoolProber(pool, options)
+    return Prober(roots, replace(options, workers=max(1, min(options.workers, len(files)))))
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -22,10 +23,11 @@ from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
+from essp_common.errors import ConfigError
 from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
-from essp_common.wiring import Stores
+from essp_common.wiring import Adapters, Stores
 from essp_engine.decoding.probing import ProbeOptions
 
 _LINE_EVERY_S = 5.0
@@ -85,6 +87,13 @@ def build_command(
             help="Take facts from the index of each file where possible, and decode nothing (default: verify them).",
         ),
     ] = False,
+    pool: Annotated[
+        bool,
+        typer.Option(
+            "--connect",
+            help="Have the decoders of the cluster read the files, by ESSP_BUS and ESSP_CACHE (default: this machine).",
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
     ] = 0,
@@ -104,15 +113,18 @@ def build_command(
     decoders verify what the index says; the same command without --quick completes the catalog.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick)
-    options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
         console.print(f"recognised as {what}", highlight=False, soft_wrap=True)
 
+    settings = Settings()
     try:
-        with reading_progress(console, "reading videos") as tell:
-            built = build(as_uri(source), as_uri(out), Settings().stores, options, tell, recognised)
+        with _servers(settings, pool) as servers, reading_progress(console, "reading videos") as tell:
+            options = BuildOptions(
+                kind, split, group_column, camera, tolerance_s, whole, background, salvage, servers, reading
+            )
+            built = build(as_uri(source), as_uri(out), settings.stores, options, tell, recognised)
     except KeyboardInterrupt:
         console.print("interrupted; what was read is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(130) from None
@@ -134,6 +146,23 @@ def build_command(
     if not summary.usable.videos:
         console.print("no video can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _servers(settings: Settings, wanted: bool) -> Iterator[Adapters | None]:
+    """The bus, cache and stores that decoders use. Raises `ConfigError` if the settings name none."""
+    if not wanted:
+        yield None
+        return
+    for name in ("bus", "cache"):
+        if getattr(settings, name).startswith("memory:"):
+            raise ConfigError(
+                f"needs decoders that run already; set ESSP_{name.upper()} to their {name}",
+                field="--connect",
+                code="missing",
+            )
+    with closing(Adapters.from_settings(settings)) as adapters:
+        yield adapters
 
 
 @app.command("show")

@@ -50,7 +50,7 @@ _TRIES = 3  # for a file whose store does not answer
 _RETRY_S = 0.2
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
 """Temporary errors of a mounted store."""
-_BYTES = frozenset({"timestamps", "sums"})
+BYTES = frozenset({"timestamps", "sums"})
 """Facts that are not text."""
 _CHUNK_BYTES = 2**20
 _CRASH_S = 5.0  # until a process that has closed its pipe must have ended
@@ -100,10 +100,12 @@ def gave_up_after_s(error: str | None) -> float:
 class Prober:
     """Child processes that read files. A context manager; used from one thread."""
 
-    def __init__(self, roots: Sequence[str], options: ProbeOptions) -> None:
-        """`roots`: the stores that contain the files."""
+    def __init__(self, roots: Sequence[str], options: ProbeOptions, *, keep: bool = False) -> None:
+        """`roots`: the stores that contain the files. `keep`: children wait for the next `read` when one is over."""
         self._roots = tuple(roots)
         self._options = options
+        self._keep = keep
+        self._idle: list[_Child] = []
         self._children: list[_Child] = []
 
     def __enter__(self) -> Prober:
@@ -111,9 +113,10 @@ class Prober:
 
     def __exit__(self, *_: object) -> None:
         """End the children, whatever state they are in."""
-        for child in self._children:
+        for child in (*self._children, *self._idle):
             child.end()
         self._children.clear()
+        self._idle.clear()
 
     def read(self, uris: Iterable[str]) -> Iterator[Outcome]:
         """The outcome of each file, in order of completion.
@@ -149,12 +152,15 @@ class Prober:
         if "unavailable" in message:
             raise Unavailable(message["unavailable"])
         done, uri = child.uri, next(waiting, None)
-        if uri is None:
+        if uri is None and self._keep:
+            self._children.remove(child)
+            self._idle.append(child)
+        elif uri is None:
             self._replace(child, None)
         else:
             child.ask(uri)
         facts = message["facts"]
-        for name in _BYTES & facts.keys():
+        for name in BYTES & facts.keys():
             facts[name] = b64decode(facts[name])
         yield Outcome(done, facts, message["error"])
 
@@ -174,7 +180,10 @@ class Prober:
         yield Outcome(child.uri, {}, f"crashed: the process reading it {fate}")
 
     def _start(self, uri: str | None) -> None:
-        if uri is not None:
+        if uri is not None and self._idle:
+            self._children.append(child := self._idle.pop())
+            child.ask(uri)
+        elif uri is not None:
             self._children.append(_Child(self._roots, self._options, uri))
 
     def _replace(self, child: _Child, uri: str | None) -> None:

@@ -264,8 +264,24 @@ class Recipe(_message.Message):
     snippets: int
     def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ...) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ("uris", "quick", "salvage", "timeout_s", "key", "consumer")
+    URIS_FIELD_NUMBER: _ClassVar[int]
+    QUICK_FIELD_NUMBER: _ClassVar[int]
+    SALVAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    uris: _containers.RepeatedScalarFieldContainer[str]
+    quick: bool
+    salvage: bool
+    timeout_s: float
+    key: str
+    consumer: str
+    def __init__(self, uris: _Optional[_Iterable[str]] = ..., quick: bool = ..., salvage: bool = ..., timeout_s: _Optional[float] = ..., key: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+
 class DecodeSeed(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe")
+    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe", "probe")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +289,7 @@ class DecodeSeed(_message.Message):
     VIDEO_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
@@ -280,7 +297,8 @@ class DecodeSeed(_message.Message):
     video: Video
     seeds: _containers.RepeatedCompositeFieldContainer[Seed]
     recipe: Recipe
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    probe: Probe
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
 
 class ClipReady(_message.Message):
     __slots__ = ("clip", "key", "bytes", "recipe", "skipped", "fence")
