@@ -16,14 +16,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.journal import Journal
+from essp.catalog.journal import ROWS, Journal
 from essp.catalog.layout import Kind
 from essp.catalog.pool import PoolProber
 from essp.catalog.progress import Tally, Tell
@@ -32,7 +33,7 @@ from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
 from essp_common.catalog.notes import SALVAGED, lines
-from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.rows import RowPieces, VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.catalog.unproven import PACKETS
@@ -145,17 +146,19 @@ def build(
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:
         options = replace(options, probe=replace(options.probe, probe=SALVAGE))
-    previous = _previous(store, key)
-    known = _known(options, previous, journal)
-    had = {row.uri: (row.size_bytes, row.etag) for row in previous if row.uri}
-    del previous
-    before = len(known)
+    previous: Sequence[VideoRow] = _previous(store, key)
+    counted: list[VideoRow] = []
+    """Files that were opened for listing the source."""
 
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
-        files = [VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag) for entry in entries]
-        new = {file.uri: file for file in files if _version(file) not in known}
-        known.update(_known(options, _read(new, roots, options.probe, journal, options.pool)))
-        return [known.get(_version(file), file).frame_count for file in files]
+        files = {_version(entry): entry for entry in entries}
+        known = {_version(row): row for row in chain(previous, journal, counted) if _version(row) in files}
+        known = {version: row for version, row in known.items() if _lasts(options, row)}
+        new = {entry.uri: (entry,) for version, entry in files.items() if version not in known}
+        fresh = [row for row in _read(new, roots, options, journal) if _lasts(options, row)]
+        counted.extend(fresh)
+        known |= {_version(row): row for row in fresh}
+        return [known[version].frame_count if (version := _version(entry)) in known else 0 for entry in entries]
 
     listing = read_source(
         source,
@@ -171,67 +174,105 @@ def build(
     if recognised is not None:
         recognised(listing.recognised)
     _check_names(listing)
-    files = _files(listing)
-    wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
-    reused = len(files) - len(wanted) - (len(known) - before)
-    size_bytes = sum(row.size_bytes for row in wanted.values())
-    tally = Tally(len(wanted), size_bytes, len(files) - len(wanted), started, progress)
-    read: dict[str, VideoRow] = {}
+    gathered = _Gathered(listing.entries)
+    listing = replace(listing, entries=())
+    for row in chain(counted, journal, previous):
+        if _lasts(options, row):
+            gathered.take(row)
+    changed, gone = gathered.compared(previous)
+    previous = ()  # it may be large
+    waiting, files = gathered.waiting, gathered.files
+    size_bytes = sum(own[0].size_bytes for own in waiting.values())
+    tally = Tally(len(waiting), size_bytes, files - len(waiting), started, progress)
+    read = len(waiting) + len({row.uri for row in counted})
+    by_index = by_packets = 0
     try:
-        for row in _read(wanted, roots, options.probe, journal, options.pool):
-            read[row.uri] = row
+        for row in _read(waiting, roots, options, journal):
+            gathered.take(row)
             tally.count(row.size_bytes, row.error is not None)
-        if unread := next((uri for uri in wanted if uri not in read), None):
-            raise EsspError(f"{unread} was not read, which is a defect of ESSP; run the same command again")
-        rows = [_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries]
+            by_index += PACKETS in row.unproven
+            by_packets += bool(row.unproven) and PACKETS not in row.unproven
+        if waiting:
+            raise EsspError(f"{next(iter(waiting))} was not read, which is a defect of ESSP; run the command again")
+        catalog = Catalog.of_columns(gathered.rows.columns(), source)
         if options.background is not None:
-            rows += background_rows(rows, options.background)
-        catalog = _credible(Catalog(rows, source))
+            catalog = Catalog([*catalog.rows, *background_rows(catalog.rows, options.background)], source)
+        catalog = _credible(catalog)
         write_catalog(store, key, catalog)
     except BaseException:
         journal.save()
         raise
     journal.clear()
-    elapsed_s = time.monotonic() - started
-    quick = [row.unproven.split() for row in read.values() if row.unproven]
     return Built(
         catalog,
         listing.kind,
         listing.recognised,
-        len(files) - reused,
-        reused,
-        sum(uri in had and had[uri] != (row.size_bytes, row.etag) for uri, row in files.items()),
-        len(had.keys() - files.keys()),
-        sum(PACKETS in facts for facts in quick),
-        sum(PACKETS not in facts for facts in quick),
+        read,
+        files - read,
+        changed,
+        gone,
+        by_index,
+        by_packets,
         listing.ignored,
         listing.notes,
-        elapsed_s,
+        time.monotonic() - started,
     )
 
 
+class _Gathered:
+    """The rows of the new catalog, and the entries whose files are not known yet.
+
+    A source may have millions of entries. Each is dropped when its row is there.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.rows = RowPieces()
+        self.waiting: dict[str, tuple[Entry, ...]] = {}
+        """By file, which several may be segments of."""
+        for entry in entries:
+            if entry.error is not None:
+                self.rows.add(_row(entry, None))
+            else:
+                self.waiting[entry.uri] = (*self.waiting.get(entry.uri, ()), entry)
+        self.files = len(self.waiting)
+        """Number of files in the source."""
+        self._done: set[str] = set()
+
+    def take(self, file: VideoRow) -> None:
+        """A file is known: its entries become rows. Does nothing for any other file, or version of one."""
+        own = self.waiting.get(file.uri)
+        if own is not None and _version(own[0]) == _version(file):
+            del self.waiting[file.uri]
+            self._done.add(file.uri)
+            for entry in own:
+                self.rows.add(_row(entry, file))
+
+    def compared(self, previous: Iterable[VideoRow]) -> tuple[int, int]:
+        """How many files of the previous catalog have changed, and how many are no longer there."""
+        others = {row.uri: _version(row) for row in previous if row.uri and row.uri not in self._done}
+        self._done = set()
+        changed = [uri for uri in others if uri in self.waiting and others[uri] != _version(self.waiting[uri][0])]
+        return len(changed), len(others.keys() - self.waiting.keys())
+
+
 def _read(
-    files: Mapping[str, VideoRow],
-    roots: Sequence[str],
-    options: ProbeOptions,
-    journal: Journal,
-    pool: Adapters | None = None,
+    files: Mapping[str, tuple[Entry, ...]], roots: Sequence[str], options: BuildOptions, journal: Journal
 ) -> Iterator[VideoRow]:
     """The row of each file, in order of completion. Each row is also added to the journal."""
-    with _prober(files, roots, options, pool) as prober:
-        for outcome in prober.read(files):
-            row = file_row(files[outcome.uri], outcome)
+    with _prober(len(files), roots, options) as prober:
+        known = {uri: own[0] for uri, own in files.items()}
+        for outcome in prober.read(known):
+            entry = known[outcome.uri]
+            row = file_row(VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag), outcome)
             journal.add(row)
             failpoint("catalog.read")
             yield row
 
 
-def _prober(
-    files: Sized, roots: Sequence[str], options: ProbeOptions, pool: Adapters | None
-) -> AbstractContextManager[Prober | PoolProber]:
-    if pool is not None:
-        return PoolProber(pool, options)
-    return Prober(roots, replace(options, workers=max(1, min(options.workers, len(files)))))
+def _prober(files: int, roots: Sequence[str], options: BuildOptions) -> AbstractContextManager[Prober | PoolProber]:
+    if options.pool is not None:
+        return PoolProber(options.pool, options.probe)
+    return Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, files))))
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
@@ -254,32 +295,16 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
         return ()
 
 
-def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
-    """The files whose facts, or lasting error, are already known. A timeout is known until the limit is raised. What a
-    quick build did not prove is known only to another one. A file that was salvaged, or could be, is known only if
-    `salvage` has not changed."""
-    known = {}
-    for rows in sources:
-        for row in rows:
-            kind = (row.error or "").partition(":")[0]
-            if row.frame_count:
-                lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
-                lasts = lasts and (options.probe.quick or not row.unproven)
-            else:
-                hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
-                lasts = kind in _LASTING and hopeless
-            if lasts or gave_up_after_s(row.error) >= options.probe.timeout_s:
-                known[_version(row)] = row
-    return known
-
-
-def _files(listing: Listing) -> dict[str, VideoRow]:
-    """The files to read, each once, even if several of its segments are listed."""
-    return {
-        entry.uri: VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag)
-        for entry in listing.entries
-        if entry.error is None
-    }
+def _lasts(options: BuildOptions, row: VideoRow) -> bool:
+    """Whether reading the file of a row again would give the same facts, or the same error. A timeout lasts until the
+    limit is raised. What a quick build did not prove lasts for another one. The row of a file that was salvaged, or
+    could be, lasts unless `salvage` has changed."""
+    if row.frame_count:
+        lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
+        return lasts and (options.probe.quick or not row.unproven)
+    kind = (row.error or "").partition(":")[0]
+    hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
+    return (kind in _LASTING and hopeless) or gave_up_after_s(row.error) >= options.probe.timeout_s
 
 
 def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> VideoRow:
@@ -312,9 +337,10 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
 
 def _check_names(listing: Listing) -> None:
     """Raises `ConfigError` for a name that a catalog cannot hold, before hours of reading."""
-    rows = sorted((_row(entry, None) for entry in listing.entries), key=lambda row: row.id)
-    for problem in row_problems(Catalog(tuple(rows))):
-        raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
+    for begin in range(0, len(listing.entries), ROWS):
+        rows = sorted((_row(entry, None) for entry in listing.entries[begin : begin + ROWS]), key=lambda row: row.id)
+        for problem in row_problems(Catalog(rows)):
+            raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:

@@ -7,6 +7,7 @@ server, which cannot be listed.
 from __future__ import annotations
 
 import io
+import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,6 +198,7 @@ class Found:
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """The entry of an existing video."""
+        class_name = sys.intern(class_name)  # of which there may be a million, and few that differ
         return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
 
     def missing(
