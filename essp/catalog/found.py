@@ -198,7 +198,7 @@ class Found:
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """The entry of an existing video."""
-        class_name = sys.intern(class_name)  # of which there may be a million, and few that differ
+        class_name = sys.intern(class_name)  # a million videos have few classes
         return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
 
     def missing(

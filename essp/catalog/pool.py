@@ -1,8 +1,8 @@
 """Reading the files of a catalog by the decoders of a cluster: `essp catalog build --connect`.
 
-`PoolProber` takes the place of `essp_engine.decoding.probing.Prober` in a build. It publishes requests to the decoders'
+`PoolProber` replaces `essp_engine.decoding.probing.Prober` in a build. It publishes requests to the decoders'
 topic and takes their answers from the frame cache (`essp_engine/decoding/probe_answers.py`). Decoders run the same code
-on each file, so the catalog is the same, byte for byte, whoever reads, and in whatever order.
+on each file, so the catalog is the same, byte for byte, for any number of decoders, and in any order of answers.
 
 A decoder that dies loses nothing: the bus delivers its message to another one. A request without an answer is published
 again, because the cache may have lost the answer. A build that dies continues from its journal, like any other.

@@ -110,8 +110,8 @@ class VideoRow:
 
     @property
     def declared(self) -> tuple[int, int] | None:
-        """Width and height that only the file's index declares, which whoever decodes it must verify, together with
-        the order of its frames. None: they are proven."""
+        """Width and height that only the file's index declares. The reader must verify them, together with the order of
+        its frames. None: they are proven."""
         return (self.width, self.height) if self.unproven else None
 
     @property

@@ -10,7 +10,7 @@ PACKETS = "packets"
 """The packets were not read: their number, times and keyframes are those of the container's index."""
 ORDER = "order"
 """That each packet is one frame, that frames are shown in the order of their timestamps, and that decoding from any
-keyframe gives the same frames as decoding from the start: the codec's standard says so, and nobody has tried."""
+keyframe gives the same frames as decoding from the start: the codec's standard says so, and no process has tried."""
 PIXELS = "pixels"
 """The pixel format, the size after decoding, interlacing, and changes of the size."""
 DAMAGE = "damage"

@@ -1,7 +1,7 @@
 """Finds the facts of a video for its catalog row without decoding it: `essp catalog build --quick`.
 
 Of an MP4 file, only its index is read (`moov`, wherever it is, and the `moof` boxes of a fragmented file). FFmpeg's
-demuxer then reads a file in which all media data are zeros, of which no byte is fetched: it gives the timestamps,
+demuxer then reads a file in which all media data are zeros, and fetches none of them: it gives the timestamps,
 sizes and keyframes of all packets, and applies edit lists, exactly as for the real file. Of other containers, and of
 MP4 files that need it, all packets are read.
 
@@ -245,7 +245,7 @@ def _read(file: BinaryIO, begin: int, length: int) -> bytes:
 
 
 class _Blanked(io.RawIOBase):
-    """A file of which some pieces are known. All other bytes are zeros."""
+    """A file with some known pieces. All other bytes are zeros."""
 
     def __init__(self, size_bytes: int, pieces: list[tuple[int, bytes]]) -> None:
         """`pieces`: the first byte of each, and its content; in order."""

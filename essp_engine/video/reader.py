@@ -218,7 +218,7 @@ class Reader:
     def _check_size(self, first: VideoFrame) -> None:
         """Raise `BadVideo` if the first frame of the file does not have the declared size, for which clips were made.
 
-        Later frames may have another size. Clips have that of the first.
+        Later frames may have another size: clips have the size of the first.
         """
         found, declared = _displayed(first), self._declared
         if declared is not None and found != declared:

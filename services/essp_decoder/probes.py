@@ -1,4 +1,4 @@
-"""Reads files for the builds of catalogs (`essp_engine/decoding/probe_answers.py`), beside the clips of jobs."""
+"""Reads files for the builds of catalogs (`essp_engine/decoding/probe_answers.py`), between the clips of jobs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from essp.servers.servers import KafkaServer, RedisServer
 from essp_common.cache.port import job_prefix
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_cache
-from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.integration.fleet import Fleet
 
@@ -59,13 +58,9 @@ def test_decoders_and_builds_that_are_killed_lose_nothing(
             fleet.start("decoder")
             fleet.gone(killed, -signal.SIGKILL)
             fleet.run(*command, f"{tmp_path}/pool.parquet")
-            fleet.run(*command, f"{tmp_path}/quick.parquet", "--quick")
         cache = open_cache(redis_server.url)
         left = cache.purge(job_prefix("catalog-")[:-1])
         cache.close()
-    for name, quick in (("pool", False), ("quick", True)):
-        options = BuildOptions("folders", probe=ProbeOptions(2, quick=quick))
-        build(f"file://{videos}", f"{root}/alone.parquet", [root], options)
-        assert (tmp_path / f"{name}.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
-        (tmp_path / "alone.parquet").unlink()
+    build(f"file://{videos}", f"{root}/alone.parquet", [root], BuildOptions("folders"))
+    assert (tmp_path / "pool.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
     assert left <= VIDEOS + 2, "what was asked for by the build that was killed, which nobody can free"

@@ -270,7 +270,7 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
 
 
 def _of_quick_builds(rows: Sequence[VideoRow]) -> Iterator[Finding]:
-    """The videos of which no frame was decoded when their rows were made; together, because these may be all."""
+    """The videos whose rows were made without decoding; together, because these may be all."""
     unproven = [row for row in rows if row.unproven]
     if unproven:
         lacking = sorted({fact for row in unproven for fact in row.unproven.split()})
