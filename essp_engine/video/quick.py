@@ -8,7 +8,8 @@ MP4 files that need it, all packets are read.
 The facts are those that `probe` finds, except for what `VideoFacts.unproven` names. They rest on the standards of
 container and codec: each packet is one frame, keyframes refer to nothing before them. The reader verifies this as it
 decodes (`reader.py`). A file for which this cannot be relied on has no quick facts, and must be probed: one with
-another codec, with packets that are not `orderly`, that ends early, or that does not open.
+packets that are not `orderly`, that ends early, or that does not open. If only its keyframes cannot be relied on, and
+it is short, it has no keyframes in the catalog, and is decoded from its start.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from essp_engine.video.clock import measure, pack
 from essp_engine.video.container import Limits, VideoFile, check_complete, open_video, picture_streams
 from essp_engine.video.notes import described, of_container
 from essp_engine.video.packets import H264_IDR, Packets, nal_heads, nal_length_bytes, orderly, scan
-from essp_engine.video.probe import VideoFacts, needed_lookahead, places_of
+from essp_engine.video.probe import WHOLE_PIXELS, VideoFacts, needed_lookahead, places_of
 
 _CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "av1", "mjpeg", "prores"})
 """Codecs whose standards say that nothing after a keyframe needs anything before it. Decoders of MPEG-4 part 2 also
@@ -88,8 +89,6 @@ def _of_index(file: VideoFile, limits: Limits) -> VideoFacts | None:
         all_keyframes = len(packets.keyframes) == len(packets) > 1  # or the file does not say which are
         if stream.frames > len(packets) or codec in _HIDING or (all_keyframes and codec not in _INTRA):
             return None
-        if _is_open(file, stream, packets):
-            return None
         return _facts(file, limits, container, stream, packets, (unproven.PACKETS,))
 
 
@@ -97,8 +96,6 @@ def _of_packets(file: VideoFile, limits: Limits) -> VideoFacts | None:
     """The facts from all packets."""
     container, stream = open_video(file, limits, described=True)
     with container:
-        if stream.codec_context.codec.canonical_name not in _CODECS:
-            return None
         packets = scan(container, stream, limits)
         check_complete(file, stream, len(packets))
         return None if packets.encrypted else _facts(file, limits, container, stream, packets, ())
@@ -114,15 +111,18 @@ def _facts(
 ) -> VideoFacts | None:
     context = stream.codec_context
     codec, kind = context.codec.canonical_name, container.format.name.split(",")[0]
-    if codec not in _CODECS or not packets or not orderly(packets, kind, codec):
-        return None
-    if packets.smallest <= _SMALLEST.get(codec, 0):
+    if not packets or not orderly(packets, kind, codec) or packets.smallest <= _SMALLEST.get(codec, 0):
         return None
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
     keyframes, places = places_of(stamps, packets.keyframes)
     ahead = needed_lookahead(packets)
-    if not ahead or not keyframes or _needs_its_start(file, stream, packets):
+    if not ahead or not keyframes:
         return None
+    doubtful = codec not in _CODECS or _needs_its_start(file, stream, packets)
+    if doubtful or (unproven.PACKETS in lacking and _is_open(file, stream, packets)):
+        if context.width * context.height * len(packets) > WHOLE_PIXELS:
+            return None
+        keyframes, places = (), ()  # it is short: decoders begin at its start
     time_base = stream.time_base or Fraction(0)
     rate = float(stream.average_rate or stream.guessed_rate or 0)
     begin_s = _begin_s(file, container, limits, float(stamps[0] * time_base))
@@ -142,7 +142,7 @@ def _facts(
         timestamps=pack(times.stamps) if times.stamps else b"",
         time_base=(time_base.numerator, time_base.denominator),
         frame_count=len(stamps),
-        seekable=True,
+        seekable=bool(keyframes),
         lookahead=ahead,
         keyframe_pts=tuple(keyframe.pts for keyframe in keyframes),
         keyframe_frame=places,

@@ -189,8 +189,10 @@ class Reader:
             if read(run, run.seek, output):
                 return
             self._distrust()
-        if self._declared is not None:  # and the file contradicts its catalog, so its keyframes are not proven either
+        if self._declared is not None:  # its keyframes are not proven, or contradicted by the file
             run.seek, run.filled = None, 0
+            while self._described:
+                self._distrust()
         self._read_counted(run, output, strict)
 
     def _read_selected(self, run: _Run, seek: Seek, output: _Output) -> bool:

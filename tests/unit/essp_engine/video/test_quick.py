@@ -40,11 +40,11 @@ ZOO = {
     "late.mkv": Encoding(gop=10, start_s=3.3),
     "vp8.webm": Encoding(codec="vp8", gop=10),
 }
-FALL_BACK = {
+DOUBTFUL = {
     "mpeg4.mp4": Encoding(codec="mpeg4", gop=10),
+    "mpeg4.avi": Encoding(codec="mpeg4", gop=10),
     "444.mp4": Encoding(gop=10, pixel_format="yuv444p"),
     "open.mp4": Encoding(gop=10, bframes=3, open_gop=True),
-    "a.ts": Encoding(gop=10),
 }
 
 
@@ -90,15 +90,26 @@ def test_the_facts_are_those_of_a_probe_and_the_frames_those_of_a_plain_decode(t
     check_frames(path, facts, [25, 3, 39, 11, 12, 0])
 
 
-@pytest.mark.parametrize("name", FALL_BACK)
-def test_a_file_whose_keyframes_cannot_be_relied_on_is_probed(tmp_path: Path, name: str) -> None:
-    assert quick(str(write_video(tmp_path / name, numbered(FRAMES, WIDTH, HEIGHT), FALL_BACK[name]))) is None
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_keyframes_that_cannot_be_relied_on_are_not_used(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / name, numbered(FRAMES, WIDTH, HEIGHT), DOUBTFUL[name])
+    facts = quick(str(path))
+    assert facts is not None
+    assert (facts.frame_count, facts.seekable, facts.keyframe_frame) == (FRAMES, False, ())
+    check_frames(path, facts, [25, 3, 39, 12])
+    monkeypatch.setattr("essp_engine.video.quick.WHOLE_PIXELS", 0)
+    assert quick(str(path)) is None, "a long one is probed"
 
 
-def test_packed_bframes_and_truncated_files_are_probed(tmp_path: Path) -> None:
+def test_files_whose_packets_are_not_frames_in_order_and_truncated_ones_are_probed(tmp_path: Path) -> None:
     encoding = Encoding(codec="mpeg4", bframes=2)
-    packed = pack_bframes(write_video(tmp_path / "a.avi", numbered(20), encoding), tmp_path / "b.avi")
-    assert quick(str(packed)) is None
+    packed = pack_bframes(write_video(tmp_path / "a.avi", numbered(50), encoding), tmp_path / "b.avi")
+    facts = quick(str(packed))
+    if facts is not None:
+        check_frames(packed, facts, [25, 3, 40, 12])
+    assert quick(str(write_video(tmp_path / "a.ts", numbered(20), Encoding(gop=10)))) is None
     path = write_video(tmp_path / "a.mp4", numbered(FRAMES, WIDTH, HEIGHT), Encoding(gop=10))
     first = index_first(path)
     assert quick(io.BytesIO(first)) is not None
