@@ -106,9 +106,7 @@ def test_keyframes_that_cannot_be_relied_on_are_not_used(
 def test_files_whose_packets_are_not_frames_in_order_and_truncated_ones_are_probed(tmp_path: Path) -> None:
     encoding = Encoding(codec="mpeg4", bframes=2)
     packed = pack_bframes(write_video(tmp_path / "a.avi", numbered(50), encoding), tmp_path / "b.avi")
-    facts = quick(str(packed))
-    if facts is not None:
-        check_frames(packed, facts, [25, 3, 40, 12])
+    assert quick(str(packed)) is None
     assert quick(str(write_video(tmp_path / "a.ts", numbered(20), Encoding(gop=10)))) is None
     path = write_video(tmp_path / "a.mp4", numbered(FRAMES, WIDTH, HEIGHT), Encoding(gop=10))
     first = index_first(path)
