@@ -23,6 +23,7 @@ import typer
 
 from benchmarks import (
     autoscaling,
+    catalog_builds,
     catalogs,
     checking,
     checkpoints,
@@ -82,6 +83,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         master.master,
         master_jobs.master_many_jobs,
         catalogs.catalog_million,
+        catalog_builds.catalog_quick,
+        catalog_builds.catalog_listing,
         checkpoints.checkpoint_size,
         checkpoints.checkpoint_q8,
         checkpoints.checkpoint_stall,

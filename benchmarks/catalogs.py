@@ -181,6 +181,7 @@ def table_of(rows: int, gop: int = 60, seed: int = 0) -> pa.Table:
         "targets": [b""] * rows,
         "notes": [""] * rows,
         "sums": [_checksums(rng, size) for size in sizes.tolist()],
+        "unproven": [""] * rows,
         "error": [None] * rows,
     }
     return pa.table(

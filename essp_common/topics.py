@@ -1,7 +1,7 @@
 """The message flow as one table: topic, message, key. `ACCESS` below says which services publish and read each.
 
     topic                  message       key          what it says
-    essp.seeds             DecodeSeed    video uri    decode these clips of a video
+    essp.seeds             DecodeSeed    video uri    decode these clips of a video; of a build: read these files
     essp.clips             ClipReady     clip index   a clip is in the cache, or this index has no clip
     essp.features.<name>   FeatureReady  clip index   the same for a feature extracted from a clip
     essp.progress          Progress      job          what workers have done

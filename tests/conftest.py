@@ -223,7 +223,7 @@ def unused_port() -> Iterator[int]:
         yield int(reserved.getsockname()[1])
 
 
-_FORKED = {"essp.catalog.probing": "probe"}
+_FORKED = {"essp_engine.decoding.probing": "probe"}
 """The modules whose child processes are forked from one that has loaded what they import, and of which kind it is."""
 
 
@@ -248,7 +248,7 @@ def forked_children() -> Iterator[None]:
 @pytest.fixture
 def started_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this test are started by their command."""
-    monkeypatch.delitem(_FORKED, "essp.catalog.probing")
+    monkeypatch.delitem(_FORKED, "essp_engine.decoding.probing")
 
 
 @pytest.fixture

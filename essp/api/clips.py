@@ -141,7 +141,7 @@ def decode(
             seeds = [seed_of(row, first, frames, stride) for first in starts]
         else:
             seeds = [_seed_of_clip(row, clip, first) for first in starts]
-        with Reader(file, lookahead=row.lookahead) as reader:
+        with Reader(file, lookahead=row.lookahead, declared=row.declared) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
                     raise error

@@ -20,7 +20,6 @@ from essp.api.contents import Contents, given_videos, is_contents, name_of_conte
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
-from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
 from essp.frame_folders import main_series, series_by_folder
 from essp.local_folder import left_out
@@ -49,6 +48,7 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import problems
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions, Prober
 
 _LOOK_S = 0.1
 _SEGMENTS_EVERY_S = 1.0

@@ -32,7 +32,6 @@ from essp.api.clips import MOST_FRAMES, Interpolation, resize_to
 from essp.api.contents import Contents, given_videos, is_contents, name_of_contents, written_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
-from essp.catalog.probing import ProbeOptions, Prober
 from essp.uris import as_uri
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
@@ -43,6 +42,7 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions, Prober
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
 from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
@@ -345,6 +345,7 @@ def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframe
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
         height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,
+        unproven=bool(row.unproven),
     )  # fmt: skip
     unit = DecodeSeed(
         job="stream", video=video, recipe=Recipe(resize=resize, codec=FrameCodec(name="raw"), strict=True)

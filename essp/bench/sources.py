@@ -305,7 +305,7 @@ class ClipTask:
         with ExitStack() as stack:
             path = store.local_path(key)
             file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
-            with Reader(file, lookahead=self.row.lookahead) as reader:
+            with Reader(file, lookahead=self.row.lookahead, declared=self.row.declared) as reader:
                 for error in reader.read([seed], resize, [frames]):
                     if error is not None:
                         raise error

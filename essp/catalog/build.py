@@ -1,5 +1,8 @@
 """Building a catalog: list the source, read every file that is new or changed, write one row a video.
 
+A quick build (`ProbeOptions.quick`) takes facts from the index of a file where it can; the next build without `quick`
+reads these files again, and gives what it would have given in the first place.
+
 Guarantees: each video that the source names has a row, with the reason in `error` if it is unusable; an interrupted
 build continues where it stopped (`journal.py`); a second build reads only files whose uri, size or etag is not in the
 catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs.
@@ -14,27 +17,32 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.journal import Journal
+from essp.catalog.journal import ROWS, Journal
 from essp.catalog.layout import Kind
-from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
+from essp.catalog.pool import PoolProber
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
 from essp_common.catalog.notes import SALVAGED, lines
-from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.rows import RowPieces, VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
-from essp_common.errors import ConfigError, NotFound
+from essp_common.catalog.unproven import PACKETS
+from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects.frames import FRAME_RATE, checked_rate
 from essp_common.objects.port import ObjectStore
-from essp_common.wiring import Stores
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters, Stores
+from essp_engine.decoding.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that recur when the same bytes are read again. The next build retries files with other errors."""
@@ -74,6 +82,8 @@ class BuildOptions:
     below it."""
     salvage: bool = False
     """Use the frames before the damage in files that are truncated or damaged."""
+    pool: Adapters | None = None
+    """The servers of the decoders that read the files; None: child processes of this one do."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -92,6 +102,14 @@ class Built:
     """Files opened by this build."""
     reused: int
     """Files whose facts were already known."""
+    changed: int
+    """Files of those read that the previous catalog had in another version."""
+    gone: int
+    """Files of the previous catalog that the source no longer names."""
+    by_index: int
+    """Files of those read whose facts are from their index alone."""
+    by_packets: int
+    """Files of those read whose facts are from their packets, none of which was decoded."""
     ignored: Mapping[str, int]
     """Files of the source that are not videos by name: suffix -> count."""
     notes: tuple[str, ...]
@@ -138,14 +156,19 @@ def build(
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:
         options = replace(options, probe=replace(options.probe, probe=SALVAGE))
-    known = _known(options, _previous(store, key), journal)
-    before = len(known)
+    previous: Sequence[VideoRow] = _previous(store, key)
+    counted: list[VideoRow] = []
+    """Files that were opened for listing the source."""
 
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
-        files = [VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag) for entry in entries]
-        new = {file.uri: file for file in files if _version(file) not in known}
-        known.update(_known(options, _read(new, roots, options.probe, journal)))
-        return [known.get(_version(file), file).frame_count for file in files]
+        files = {_version(entry): entry for entry in entries}
+        known = {_version(row): row for row in chain(previous, journal, counted) if _version(row) in files}
+        known = {version: row for version, row in known.items() if _lasts(options, row)}
+        new = {entry.uri: (entry,) for version, entry in files.items() if version not in known}
+        fresh = [row for row in _read(new, roots, options, journal) if _lasts(options, row)]
+        counted.extend(fresh)
+        known |= {_version(row): row for row in fresh}
+        return [known[version].frame_count if (version := _version(entry)) in known else 0 for entry in entries]
 
     listing = read_source(
         source,
@@ -169,47 +192,105 @@ def build(
     if recognised is not None:
         recognised(listing.recognised)
     _check_names(listing)
-    files = _files(listing)
-    wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
-    reused = len(files) - len(wanted) - (len(known) - before)
-    size_bytes = sum(row.size_bytes for row in wanted.values())
-    tally = Tally(len(wanted), size_bytes, len(files) - len(wanted), started, progress)
-    read: dict[str, VideoRow] = {}
+    gathered = _Gathered(listing.entries)
+    listing = replace(listing, entries=())
+    for row in chain(counted, journal, previous):
+        if _lasts(options, row):
+            gathered.take(row)
+    changed, gone = gathered.compared(previous)
+    previous = ()  # it may be large
+    waiting, files = gathered.waiting, gathered.files
+    size_bytes = sum(own[0].size_bytes for own in waiting.values())
+    tally = Tally(len(waiting), size_bytes, files - len(waiting), started, progress)
+    read = len(waiting) + len({row.uri for row in counted})
+    by_index = by_packets = 0
     try:
-        for row in _read(wanted, roots, options.probe, journal):
-            read[row.uri] = row
+        for row in _read(waiting, roots, options, journal):
+            gathered.take(row)
             tally.count(row.size_bytes, row.error is not None)
-        rows = [_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries]
+            by_index += PACKETS in row.unproven
+            by_packets += bool(row.unproven) and PACKETS not in row.unproven
+        if waiting:
+            raise EsspError(f"{next(iter(waiting))} was not read, which is a defect of ESSP; run the command again")
+        catalog = Catalog.of_columns(gathered.rows.columns(), source)
         if options.background is not None:
-            rows += background_rows(rows, options.background)
-        catalog = _credible(Catalog(rows, source))
+            catalog = Catalog([*catalog.rows, *background_rows(catalog.rows, options.background)], source)
+        catalog = _credible(catalog)
         write_catalog(store, key, catalog, relative=options.relative)
     except BaseException:
         journal.save()
         raise
     journal.clear()
-    elapsed_s = time.monotonic() - started
     return Built(
         catalog,
         listing.kind,
         listing.recognised,
-        len(files) - reused,
-        reused,
+        read,
+        files - read,
+        changed,
+        gone,
+        by_index,
+        by_packets,
         listing.ignored,
         listing.notes,
-        elapsed_s,
+        time.monotonic() - started,
     )
 
 
+class _Gathered:
+    """The rows of the new catalog, and the entries whose files are not known yet.
+
+    A source may have millions of entries. Each is dropped when its row is there.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.rows = RowPieces()
+        self.waiting: dict[str, tuple[Entry, ...]] = {}
+        """By file, which several may be segments of."""
+        for entry in entries:
+            if entry.error is not None:
+                self.rows.add(_row(entry, None))
+            else:
+                self.waiting[entry.uri] = (*self.waiting.get(entry.uri, ()), entry)
+        self.files = len(self.waiting)
+        """Number of files in the source."""
+        self._done: set[str] = set()
+
+    def take(self, file: VideoRow) -> None:
+        """A file is known: its entries become rows. Does nothing for any other file, or version of one."""
+        own = self.waiting.get(file.uri)
+        if own is not None and _version(own[0]) == _version(file):
+            del self.waiting[file.uri]
+            self._done.add(file.uri)
+            for entry in own:
+                self.rows.add(_row(entry, file))
+
+    def compared(self, previous: Iterable[VideoRow]) -> tuple[int, int]:
+        """How many files of the previous catalog have changed, and how many are no longer there."""
+        others = {row.uri: _version(row) for row in previous if row.uri and row.uri not in self._done}
+        self._done = set()
+        changed = [uri for uri in others if uri in self.waiting and others[uri] != _version(self.waiting[uri][0])]
+        return len(changed), len(others.keys() - self.waiting.keys())
+
+
 def _read(
-    files: Mapping[str, VideoRow], roots: Sequence[str], options: ProbeOptions, journal: Journal
+    files: Mapping[str, tuple[Entry, ...]], roots: Sequence[str], options: BuildOptions, journal: Journal
 ) -> Iterator[VideoRow]:
     """The row of each file, in order of completion. Each row is also added to the journal."""
-    with Prober(roots, replace(options, workers=max(1, min(options.workers, len(files))))) as prober:
-        for outcome in prober.read(files):
-            row = file_row(files[outcome.uri], outcome)
+    with _prober(len(files), roots, options) as prober:
+        known = {uri: own[0] for uri, own in files.items()}
+        for outcome in prober.read(known):
+            entry = known[outcome.uri]
+            row = file_row(VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag), outcome)
             journal.add(row)
+            failpoint("catalog.read")
             yield row
+
+
+def _prober(files: int, roots: Sequence[str], options: BuildOptions) -> AbstractContextManager[Prober | PoolProber]:
+    if options.pool is not None:
+        return PoolProber(options.pool, options.probe)
+    return Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, files))))
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
@@ -232,30 +313,16 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
         return ()
 
 
-def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
-    """The files whose facts, or lasting error, are already known. A timeout is known until the limit is raised. A file
-    that was salvaged, or could be, is known only if `salvage` has not changed."""
-    known = {}
-    for rows in sources:
-        for row in rows:
-            kind = (row.error or "").partition(":")[0]
-            if row.frame_count:
-                lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
-            else:
-                hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
-                lasts = kind in _LASTING and hopeless
-            if lasts or gave_up_after_s(row.error) >= options.probe.timeout_s:
-                known[_version(row)] = row
-    return known
-
-
-def _files(listing: Listing) -> dict[str, VideoRow]:
-    """The files to read, each once, even if several of its segments are listed."""
-    return {
-        entry.uri: VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag)
-        for entry in listing.entries
-        if entry.error is None
-    }
+def _lasts(options: BuildOptions, row: VideoRow) -> bool:
+    """Whether reading the file of a row again would give the same facts, or the same error. A timeout lasts until the
+    limit is raised. What a quick build did not prove lasts for another one. The row of a file that was salvaged, or
+    could be, lasts unless `salvage` has changed."""
+    if row.frame_count:
+        lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
+        return lasts and (options.probe.quick or not row.unproven)
+    kind = (row.error or "").partition(":")[0]
+    hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
+    return (kind in _LASTING and hopeless) or gave_up_after_s(row.error) >= options.probe.timeout_s
 
 
 def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> VideoRow:
@@ -288,9 +355,10 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
 
 def _check_names(listing: Listing) -> None:
     """Raises `ConfigError` for a name that a catalog cannot hold, before hours of reading."""
-    rows = sorted((_row(entry, None) for entry in listing.entries), key=lambda row: row.id)
-    for problem in row_problems(Catalog(tuple(rows))):
-        raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
+    for begin in range(0, len(listing.entries), ROWS):
+        rows = sorted((_row(entry, None) for entry in listing.entries[begin : begin + ROWS]), key=lambda row: row.id)
+        for problem in row_problems(Catalog(rows)):
+            raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:

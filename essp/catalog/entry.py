@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+"""Shared, because most entries have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,9 @@ class Entry:
     series: bytes = b""
     """Packed `Targets` that contain only series: values for each frame of the video, or of its segment. Packed, because
     a source may have a million entries."""
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """The files of the series: name -> file; the empty name: the label of each frame."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=lambda: _NONE)
     """What else the source says about it, by column."""
     unlabelled: str = ""
     """Why it has no class. This is a problem if another entry of the source has a class; otherwise prediction is

@@ -7,6 +7,7 @@ server, which cannot be listed.
 from __future__ import annotations
 
 import io
+import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -260,6 +261,7 @@ class Found:
         """The entry of an existing video."""
         if info.key in self.frames and (problem := self.frames[info.key].problem):
             more["error"] = more.get("error") or problem
+        class_name = sys.intern(class_name)  # a million videos have few classes
         return Entry(info.key, self.uri_of(info), class_name, split, info.size_bytes, info.etag, **more)
 
     def missing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,7 +16,6 @@ from rich.text import Text
 
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.layout import Kind
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.relocation import relocate
 from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
@@ -29,7 +29,8 @@ from essp_common.objects.frames import FRAME_RATE
 from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
-from essp_common.wiring import Stores
+from essp_common.wiring import Adapters, Stores
+from essp_engine.decoding.probing import ProbeOptions
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 10  # of a table whose length depends on the data
@@ -99,6 +100,20 @@ def build_command(
             help="Use the frames before the damage of truncated or damaged files (default: such files are errors).",
         ),
     ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Take facts from the index of each file where possible, and decode nothing (default: verify them).",
+        ),
+    ] = False,
+    pool: Annotated[
+        bool,
+        typer.Option(
+            "--connect",
+            help="Have the decoders of the cluster read the files, by ESSP_BUS and ESSP_CACHE (default: this machine).",
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
     ] = 0,
@@ -115,31 +130,34 @@ def build_command(
     Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder
     (lerobot://PATH). The recognised format is printed first. Videos of one group stay together when validation videos
     are set aside. Running the command again reads only new and changed files; after an interruption it continues where
-    it stopped.
+    it stopped. With --quick, it reads the index of a file instead of decoding it, and decoders verify what the index
+    says; the same command without --quick completes the catalog.
     """
-    reading = ProbeOptions(workers or cpu_count(), timeout_s)
-    options = BuildOptions(
-        kind,
-        split,
-        group_column,
-        view_columns,
-        camera,
-        tolerance_s,
-        fps,
-        whole,
-        background,
-        relative,
-        salvage,
-        reading,
-    )
+    reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick)
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
         console.print(f"recognised as {what}", highlight=False, soft_wrap=True)
 
+    settings = Settings()
     try:
-        with reading_progress(console, "reading videos") as tell:
-            built = build(as_uri(source), as_uri(out), Settings().stores, options, tell, recognised)
+        with _servers(settings, pool) as servers, reading_progress(console, "reading videos") as tell:
+            options = BuildOptions(
+                kind,
+                split,
+                group_column,
+                view_columns,
+                camera,
+                tolerance_s,
+                fps,
+                whole,
+                background,
+                relative,
+                salvage,
+                pool=servers,
+                probe=reading,
+            )
+            built = build(as_uri(source), as_uri(out), settings.stores, options, tell, recognised)
     except KeyboardInterrupt:
         console.print("interrupted; what was read is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(130) from None
@@ -161,6 +179,23 @@ def build_command(
     if not summary.usable.videos:
         console.print("no video can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _servers(settings: Settings, wanted: bool) -> Iterator[Adapters | None]:
+    """The bus, cache and stores that decoders use. Raises `ConfigError` if the settings name none."""
+    if not wanted:
+        yield None
+        return
+    for name in ("bus", "cache"):
+        if getattr(settings, name).startswith("memory:"):
+            raise ConfigError(
+                f"needs decoders that run already; set ESSP_{name.upper()} to their {name}",
+                field="--connect",
+                code="missing",
+            )
+    with closing(Adapters.from_settings(settings)) as adapters:
+        yield adapters
 
 
 @app.command("show")
@@ -230,8 +265,15 @@ app.command("check")(check_command)
 
 def _closing(built: Built, out: str) -> str:
     parts = [f"wrote {out}: read {counted(built.read, 'file')} in {duration(built.elapsed_s)}"]
+    if built.by_index or built.by_packets:
+        decoded = built.read - built.by_index - built.by_packets
+        parts[0] += f" ({built.by_index} by their index, {built.by_packets} by their packets, {decoded} decoded)"
+    if built.changed:
+        parts.append(f"{built.changed} of them changed")
     if built.reused:
         parts.append(f"{built.reused} unchanged")
+    if built.gone:
+        parts.append(f"{counted(built.gone, 'file')} no longer there")
     if built.ignored:
         parts.append(f"ignored {others(built.ignored)}")
     return ", ".join(parts)

@@ -14,13 +14,13 @@ from rich.text import Text
 from essp.catalog.check.findings import KINDS, LONG_GOP, Wanted
 from essp.catalog.check.page import render
 from essp.catalog.check.run import TIMEOUT_S, Check, CheckOptions, Report
-from essp.catalog.probing import ProbeOptions
 from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.quantities import duration
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
+from essp_engine.decoding.probing import ProbeOptions
 
 _EXAMPLES = 3
 

@@ -143,6 +143,7 @@ def _message(row: VideoRow, wanted: list[int]) -> DecodeSeed:
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
         height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,
+        unproven=bool(row.unproven),
     )  # fmt: skip
     recipe = Recipe(resize=Resize(mode=Resize.NONE), codec=FrameCodec(name="raw"), strict=True)
     unit = DecodeSeed(job="records", video=video, recipe=recipe)

@@ -168,7 +168,9 @@ _TEXTS = {
     **dict.fromkeys(("notes", "error"), LONGEST_TEXT * 16),
     "extra": LONGEST_EXTRA,
     "sums": LONGEST_SUMS,
-    **dict.fromkeys(("class_name", "split", "group", "view", "container", "codec", "pixel_format"), LONGEST_NAME),
+    **dict.fromkeys(
+        ("class_name", "split", "group", "view", "container", "codec", "pixel_format", "unproven"), LONGEST_NAME
+    ),
 }
 _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "size_bytes": (_between(0, _LARGEST_FILE), "is not the size of a file"),

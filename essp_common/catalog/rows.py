@@ -71,6 +71,9 @@ class VideoRow:
         interlacing, a changing size, edges that players crop, a file that is used in part; empty if there are none.
     sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
         read; for a local file, of its beginning; empty if unknown.
+    unproven: what a quick build took from the file's index and did not verify (`unproven.py`): some of `packets`,
+        `order`, `pixels`, `damage` and `checksums`, separated by blanks; empty: nothing. Decoders verify it as they
+        read.
     error: why the video is unusable; null if it is usable.
 
     For example:
@@ -112,7 +115,14 @@ class VideoRow:
     targets: bytes = b""
     notes: str = ""
     sums: bytes = b""
+    unproven: str = ""
     error: str | None = None
+
+    @property
+    def declared(self) -> tuple[int, int] | None:
+        """Width and height that only the file's index declares. The reader must verify them, together with the order of
+        its frames. None: they are proven."""
+        return (self.width, self.height) if self.unproven else None
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -317,20 +327,47 @@ class ById(Mapping[str, VideoRow]):
         return place
 
 
+class RowPieces:
+    """Rows that come one after the other, in any order. They are held as columns, which take a tenth of the memory."""
+
+    def __init__(self) -> None:
+        self._rows: list[VideoRow] = []
+        """The latest ones, which are not in the columns yet."""
+        self._arrays: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+
+    def add(self, row: VideoRow) -> None:
+        """Add a row."""
+        self._rows.append(row)
+        if len(self._rows) >= _AT_ONCE:
+            self._store()
+
+    def columns(self) -> dict[str, Column]:
+        """All rows as columns. Nothing is left here."""
+        if self._rows or not self._arrays["id"]:
+            self._store()
+        return {name: _column(name, self._arrays.pop(name)) for name in COLUMNS}
+
+    def _store(self) -> None:
+        for name, array in _arrays_of(self._rows).items():
+            self._arrays[name].append(array)
+        self._rows = []
+
+
 def _columns_of(rows: Sequence[VideoRow]) -> dict[str, Column]:
+    return {name: _column(name, [array]) for name, array in _arrays_of(rows).items()}
+
+
+def _arrays_of(rows: Sequence[VideoRow]) -> dict[str, Any]:
+    """The pyarrow array of each column."""
     values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
     values["time_base_num"] = [row.time_base[0] for row in rows]
     values["time_base_den"] = [row.time_base[1] for row in rows]
     arrays = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
-    return {
-        name: made_of(
-            COLUMNS[name],
-            [array.dictionary_encode() if name in WORDS else array],
-            name in WORDS,
-            shared=name in SHARED,
-        ).column
-        for name, array in arrays.items()
-    }
+    return {name: array.dictionary_encode() if name in WORDS else array for name, array in arrays.items()}
+
+
+def _column(name: str, arrays: Sequence[Any]) -> Column:
+    return made_of(COLUMNS[name], arrays, name in WORDS, shared=name in SHARED).column
 
 
 def _row(values: dict[str, Any]) -> VideoRow:

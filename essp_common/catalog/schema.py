@@ -47,22 +47,26 @@ COLUMNS: dict[str, pa.DataType] = {
     "targets": pa.binary(),
     "notes": _STRING,
     "sums": pa.binary(),
+    "unproven": _STRING,
     "error": _STRING,
 }
 """Every column, by its name, in the order of the file."""
 KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list per video, all of the same length: an entry for each keyframe."""
-WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "view", "notes", "error"})
+WORDS = frozenset(
+    {"class_name", "split", "container", "codec", "pixel_format", "group", "view", "notes", "unproven", "error"}
+)
 """The columns stored as `Words`."""
 SHARED = frozenset({"timestamps", "sums"})
 """The columns with equal bytes in all rows of a file."""
-LATER = frozenset({"notes", "sums"})
+LATER = frozenset({"notes", "sums", "unproven"})
 """Columns that were added later and may be missing from catalogs of this version: texts and bytes, which are then
 empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
     *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group", "view"),
+    "unproven",
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""

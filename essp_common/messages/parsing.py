@@ -91,12 +91,18 @@ def _lacking(message: Message) -> str:
         case Progress():  # first, because most are, and each case takes time
             return "job" if not message.job and message.WhichOneof("event") not in _OF_NO_JOB else ""
         case DecodeSeed():
-            return "job" if not message.job else "seeds" if not message.seeds else ""
+            return "job" if not message.job else "" if message.seeds or _is_probe(message) else "seeds"
         case ClipReady() | FeatureReady():
             return "job" if not message.clip.job else "key" if not (message.key or message.skipped) else ""
         case Control():
             return "job" if not message.job else "command" if not message.command else ""
     return ""
+
+
+def _is_probe(message: DecodeSeed) -> bool:
+    """Whether it asks for the facts of files, and says where the answer goes."""
+    probe = message.probe
+    return bool(probe.uris and probe.key and probe.consumer and probe.timeout_s > 0)
 
 
 def _finite(numbers: MutableMapping[str, float]) -> None:

@@ -241,6 +241,7 @@ def _alike(count: int) -> dict[str, Column]:
         "extra": texts,
         "targets": blobs,
         "notes": empty,
+        "unproven": empty,
     }
 
 

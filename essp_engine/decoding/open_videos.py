@@ -82,7 +82,8 @@ class OpenVideos:
             if sums is not None:
                 verify(source, sums)
         try:
-            reader = Reader(source, self._limits, lookahead=video.lookahead)
+            declared = (video.width, video.height) if video.unproven else None
+            reader = Reader(source, self._limits, lookahead=video.lookahead, declared=declared)
         except BaseException as error:
             if isinstance(error, PermanentError):
                 _forget(source)

@@ -64,6 +64,7 @@ class VideoMessages:
         columns: Mapping[str, Any] = rows.columns
         self._texts = [columns[name] for name in ("id", "uri", "etag")]
         self._sums = columns.get("sums")
+        self._unproven = columns.get("unproven")
         self._places = _singly(rows.places)
         self._numbers = [_singly(columns[name]) for name in _NUMBERS]
         self._last_frame = _singly(columns["last_frame"])
@@ -125,6 +126,7 @@ class VideoMessages:
             lookahead=lookahead,
             sums=value_of(self._sums, place) if self._sums is not None else b"",
             labels=self._labels.of(video) if self._labels is not None and self._targets == "labels" else (),
+            unproven=bool(self._unproven is not None and value_of(self._unproven, place)),
         )
         begin = self._edges[place]
         unit = DecodeSeed(further=[message]) if self._further else DecodeSeed(video=message)

@@ -83,7 +83,7 @@ class Limits:
 
 
 def open_video(
-    file: VideoFile, limits: Limits, *, described: bool = False
+    file: VideoFile, limits: Limits, *, described: bool = False, whole_packets: bool = False
 ) -> tuple[av.container.InputContainer, VideoStream]:
     """The opened file and its video track, ready to decode in this thread. Raises `BadVideo`.
 
@@ -91,6 +91,9 @@ def open_video(
 
     `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
     them. That decode takes most of the time of opening, and most of the bytes that it reads.
+
+    `whole_packets`: the container has whole frames as packets, and says which are keyframes, so that their content is
+    not parsed.
 
     Decoding is single-threaded at any resolution. Many videos are decoded at the same time, each by one process. Codec
     threads would cost 10 to 20 % more CPU per frame (at 3840x2160) and not raise the total rate.
@@ -106,7 +109,9 @@ def open_video(
             mode="r",
             metadata_errors="replace",
             buffer_size=_IO_BYTES,
-            container_options=_demuxer(head) | ({"probesize": "32"} if described else {}),
+            container_options=_demuxer(head)
+            | ({"probesize": "32"} if described else {})
+            | ({"fflags": "noparse"} if whole_packets else {}),
             stream_options=cast(Any, [{"skip_frame": "all"}] * limits.streams if described else None),
         )
     except (av.error.FFmpegError, ValueError) as error:

@@ -78,19 +78,24 @@ def _named(track: VideoStream) -> str:
 
 
 def _cropped(container: InputContainer, place: int) -> Sequence[int]:
-    """Pixels to crop on the left, right, top and bottom of a video track.
-
-    PyAV does not expose side data of streams, so it is parsed from FFmpeg's description of the file.
-    """
+    """Pixels to crop on the left, right, top and bottom of a video track."""
     if not container.format.name.startswith(_CROPPING):
         return 0, 0, 0, 0
+    found = _CUT_OFF.search(described(container, place))
+    return tuple(map(int, found.groups())) if found else (0, 0, 0, 0)
+
+
+def described(container: InputContainer, place: int) -> str:
+    """FFmpeg's description of a video track, given its place among them; empty if there is none.
+
+    PyAV does not expose side data of streams, so it is parsed from this.
+    """
     before = av.logging.get_level()
     av.logging.set_level(av.logging.INFO)
     try:
-        described = cast(Any, container).dumps_format()  # missing from PyAV's types
+        text = cast(Any, container).dumps_format()  # missing from PyAV's types
     finally:
         av.logging.set_level(before)
-    streams = re.split(r"^ *Stream #", described, flags=re.MULTILINE)[1:]
-    pictures = [text for text in streams if re.match(r"[^\n]*: Video: ", text)]
-    found = _CUT_OFF.search(pictures[place]) if place < len(pictures) else None
-    return tuple(map(int, found.groups())) if found else (0, 0, 0, 0)
+    streams = re.split(r"^ *Stream #", text, flags=re.MULTILINE)[1:]
+    pictures = [stream for stream in streams if re.match(r"[^\n]*: Video: ", stream)]
+    return pictures[place] if place < len(pictures) else ""

@@ -81,16 +81,24 @@ class Packets:
         return len(self.pts)
 
 
-def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits, *, check: bool = True) -> Packets:
+def scan(
+    container: av.container.InputContainer,
+    stream: VideoStream,
+    limits: Limits,
+    *,
+    check: bool = True,
+    blank: bool = False,
+) -> Packets:
     """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end.
 
-    Without `check`, it is read as far as possible.
+    Without `check`, it is read as far as possible. `blank`: the content of packets is not there (`quick.py`), so each
+    counts as one frame, and each keyframe as self-contained.
     """
     found = Packets(own_stamps=container.format.name not in _CUT)
     latest = -(1 << 63)
     current: dict[str, bytes] = {"new_extradata": stream.codec_context.extradata or b""}
     codec = stream.codec_context.codec.canonical_name
-    length_bytes = _length_bytes(stream.codec_context.extradata or b"", codec)
+    length_bytes = nal_length_bytes(stream.codec_context.extradata or b"", codec)
     try:
         for packet in container.demux(stream):
             if not packet.size:
@@ -106,12 +114,13 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
             found.smallest = min(found.smallest, packet.size)
             found.corrupt += packet.is_corrupt
             found.encrypted = found.encrypted or packet.has_sidedata("encryption_info")
-            found.hidden += not shows_one_frame(codec, memoryview(packet))
+            found.hidden += not (blank or shows_one_frame(codec, memoryview(packet)))
             if packet.pts is not None and packet.pts >= latest:
                 latest, found.last_duration = packet.pts, packet.duration or 0
             if packet.is_keyframe and packet.pts is not None:
                 offset = -1 if packet.pos is None else packet.pos
-                found.keyframes.append(Keyframe(packet.pts, offset, _self_contained(packet, codec, length_bytes)))
+                contained = blank or self_contained(packet, codec, length_bytes)
+                found.keyframes.append(Keyframe(packet.pts, offset, contained))
             if len(found) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
     except av.error.FFmpegError as error:
@@ -145,21 +154,22 @@ def orderly(found: Packets, container_format: str, codec: str) -> bool:
 
 
 _ONE_FRAME_A_PACKET = ("h264", "hevc", "mpeg4", "mpeg2video", "mjpeg", "prores", "vp8", "vp9", "av1")
-_H264_IDR = frozenset({5})
+H264_IDR = frozenset({5})
 _HEVC_IRAP = frozenset(range(16, 22))
 
 
-def _self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) -> bool:
+def self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) -> bool:
+    """Whether, by the codec's standard, the frames shown from this packet on refer to no earlier frame."""
     if codec == "h264":
-        return not _H264_IDR.isdisjoint(kind & 0x1F for kind in _nal_heads(bytes(packet), length_bytes))
+        return not H264_IDR.isdisjoint(kind & 0x1F for kind in nal_heads(bytes(packet), length_bytes))
     if codec == "hevc":
-        return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in _nal_heads(bytes(packet), length_bytes))
+        return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in nal_heads(bytes(packet), length_bytes))
     if codec in HEADERS:
         return HEADERS[codec](memoryview(packet)).keyframe
     return codec in _ONE_FRAME_A_PACKET
 
 
-def _length_bytes(extradata: bytes, codec: str) -> int:
+def nal_length_bytes(extradata: bytes, codec: str) -> int:
     """Size of the length field before each NAL unit (ISO/IEC 14496-15); 0: start codes (Annex B)."""
     at = 4 if codec == "h264" else 21
     if codec not in ("h264", "hevc") or len(extradata) <= at or extradata[0] != 1:
@@ -167,7 +177,7 @@ def _length_bytes(extradata: bytes, codec: str) -> int:
     return (extradata[at] & 3) + 1
 
 
-def _nal_heads(data: bytes, length_bytes: int) -> Sequence[int]:
+def nal_heads(data: bytes, length_bytes: int) -> Sequence[int]:
     """The first byte of each NAL unit."""
     heads = []
     at = 0

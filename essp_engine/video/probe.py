@@ -70,6 +70,7 @@ class VideoFacts:
     keyframe_frame: tuple[int, ...]
     keyframe_offset: tuple[int, ...]
     notes: str = ""
+    unproven: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool, 
             raise BadVideo("the decoder gives no frame", "empty")
         # decoded again, because no frame may be held while decoding
         first = next(frame for _, frame in reader.frames())
-    shown, places = _places(stamps, packets.keyframes)
+    shown, places = places_of(stamps, packets.keyframes)
     tried = set(range(len(shown))) if everywhere else _doubtful(shown)
     ends = (*places[1:], len(stamps))
     compared = [start for number, start in enumerate(zip(shown, places, ends, strict=False)) if number in tried]
@@ -232,7 +233,7 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool, 
     if not seekable:
         return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps, pictures=pictures)
     numbered = (everywhere or packets.own_stamps) and not sound_part
-    ahead = _lookahead(packets) if numbered and sorted(packets.shown, key=_or_first) == stamps else 0
+    ahead = needed_lookahead(packets) if numbered and sorted(packets.shown, key=_or_first) == stamps else 0
     if ahead:
         with Reader(file, limits, lookahead=ahead) as reader:
             if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(compared)):
@@ -246,7 +247,7 @@ def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
     return {number for number, k in enumerate(keyframes) if not k.self_contained} | {0, min(1, last), last // 2, last}
 
 
-def _lookahead(packets: Packets) -> int:
+def needed_lookahead(packets: Packets) -> int:
     """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`, or if packets carry parameters,
     because packets that are read but not decoded would take them along."""
     ahead = lookahead([stamp for stamp in packets.shown if stamp is not None]) if not packets.parameters else 0
@@ -264,7 +265,7 @@ def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[i
     return [(number, digest(frame)) for number, frame in found] == [(n, digests[n - place]) for n in wanted]
 
 
-def _places(
+def places_of(
     stamps: Sequence[int | None], keyframes: Sequence[Keyframe]
 ) -> tuple[tuple[Keyframe, ...], tuple[int, ...]]:
     """The keyframes that are shown, and their frame indices; both empty if timestamps do not increase with each frame,
@@ -307,10 +308,10 @@ def _repeats(
 def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None:
     """The index according to the packets; None if the middle or the last group of pictures contradicts it."""
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
-    keyframes, places = _places(stamps, packets.keyframes)
+    keyframes, places = places_of(stamps, packets.keyframes)
     if len(keyframes) < 2:
         return None
-    ahead = _lookahead(packets)
+    ahead = needed_lookahead(packets)
     pictures = Pictures()
     with (
         Reader(file, limits) as reader,

@@ -12,6 +12,11 @@ file confirms it:
 - By counting from the start of the file. This is always exact, even for files whose timestamps are missing, repeated or
   out of order.
 
+The catalog of a quick build has facts that no one has verified (`declared`). Then frames are read by timestamps only
+as far as the file bears them out: the keyframe found must be one that refers to nothing before it, by the codec's
+standard; each frame from there to the last wanted one must come, in order, with the declared size; none is skipped.
+Otherwise the frames are counted from the start, and each must be the one that the file's index has there.
+
 The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
 once. If a keyframe lies between two seeds, or two snippets of one, the reader seeks to it.
 """
@@ -38,10 +43,11 @@ from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits, VideoFile, open_video, reason
-from essp_engine.video.conversion import FrameConverter
-from essp_engine.video.packets import PARAMETERS
+from essp_engine.video.conversion import FrameConverter, quarter_turns
+from essp_engine.video.frame_headers import shows_one_frame
+from essp_engine.video.packets import PARAMETERS, nal_length_bytes, self_contained
 from essp_engine.video.png_profiles import packets_without_profile
-from essp_engine.video.selection import Tally, select
+from essp_engine.video.selection import Order, Tally, select
 
 _KEYFRAME_WEIGHT = 12
 """Approximate size of a keyframe, relative to other frames."""
@@ -55,6 +61,11 @@ _EARLY_S = 1.0
 _PALETTE_BITS = 8
 """Bits per pixel, as declared by the container, up to which pixels may be palette indices."""
 
+_BEFORE_ALL = -(1 << 62)
+"""A timestamp before any other."""
+_JPEG_TABLES = (b"\xff\xdb", b"\xff\xc4")
+"""The markers of the tables without which a picture depends on an earlier one (ITU-T T.81, annex B)."""
+
 Target = NDArray[np.uint8]
 """uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or according to `Resize.pixels` (`colour.py`)."""
 
@@ -62,11 +73,21 @@ Target = NDArray[np.uint8]
 class Reader:
     """One open video. Used from one thread."""
 
-    def __init__(self, file: VideoFile, limits: Limits | None = None, *, lookahead: int = 0) -> None:
-        """`lookahead`: the catalog's value. Raises `BadVideo` if the file does not open or exceeds a limit."""
+    def __init__(
+        self,
+        file: VideoFile,
+        limits: Limits | None = None,
+        *,
+        lookahead: int = 0,
+        declared: tuple[int, int] | None = None,
+    ) -> None:
+        """`lookahead`: the catalog's value. `declared`: width and height that no one has verified, like the other facts
+        (`VideoRow.declared`). Raises `BadVideo` if the file does not open or exceeds a limit."""
         self._file = file
         self._limits = limits or Limits()
-        self._lookahead = lookahead
+        self._lookahead = self._ahead = lookahead
+        self._described = lookahead > 0
+        self._declared = declared
         self._converter = FrameConverter()
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
         """The frames from `_next`, of a decode from the start of the file that can be continued."""
@@ -164,10 +185,15 @@ class Reader:
             return
 
     def _read_run(self, run: _Run, output: _Output, strict: bool) -> None:
-        if self._lookahead and run.seek is not None:
-            if self._read_selected(run, run.seek, output):
+        read = self._read_selected if self._declared is None else self._read_proving
+        while self._lookahead and run.seek is not None:
+            if read(run, run.seek, output):
                 return
             self._distrust()
+        if self._declared is not None:  # its keyframes are not proven, or contradicted by the file
+            run.seek, run.filled = None, 0
+            while self._described:
+                self._distrust()
         self._read_counted(run, output, strict)
 
     def _read_selected(self, run: _Run, seek: Seek, output: _Output) -> bool:
@@ -180,9 +206,37 @@ class Reader:
             run.fill(number, frame, output)
         return run.filled == len(wants)
 
+    def _read_proving(self, run: _Run, seek: Seek, output: _Output) -> bool:
+        """The same for a file whose order of frames is not proven: all frames from the keyframe to the last wanted one
+        must come in order, with the declared size. Returns False otherwise."""
+        wants, run.filled = run.wants, 0
+        frames = range(seek.frame_index, wants[-1].frame + 1)
+        for expected, (number, frame) in zip(frames, self.selected(seek, frames), strict=False):
+            if number != expected or frame.is_corrupt or _displayed(frame) != self._declared:
+                return False
+            if number == wants[run.filled].frame:
+                run.fill(number, frame, output)
+        return run.filled == len(wants)
+
+    def _check_size(self, first: VideoFrame) -> None:
+        """Raise `BadVideo` if the first frame of the file does not have the declared size, for which clips were made.
+
+        Later frames may have another size: clips have the size of the first.
+        """
+        found, declared = _displayed(first), self._declared
+        if declared is not None and found != declared:
+            what = f"the file has frames of {found[0]}x{found[1]}, and its index declares {declared[0]}x{declared[1]}"
+            raise BadVideo(f"{what}; build the catalog again, without --quick", "changed")
+
     def _distrust(self) -> None:
-        """Reopen the file, and from now on rely on its keyframes only, not on timestamps."""
-        self._lookahead = 0
+        """Reopen the file, and from now on rely on its keyframes only, not on timestamps.
+
+        If no one has verified the timestamps, they get another chance with a decoder that knows how far frames are
+        reordered, for which opening has to decode the first ones.
+        """
+        if self._declared is None or not self._described:
+            self._lookahead = 0
+        self._described = False
         self._container.close()
         self._open()
 
@@ -199,6 +253,8 @@ class Reader:
         for number, frame in self._counted(run, strict):
             self.tally.decoded += 1
             self._next = number + 1
+            if number == 0:
+                self._check_size(frame)
             if number < wants[run.filled].frame:
                 continue
             if strict and frame.is_corrupt:
@@ -222,11 +278,10 @@ class Reader:
         return self._onward
 
     def _open(self) -> None:
-        described = self._lookahead > 0
         try:
-            self._container, self._stream = open_video(self._file, self._limits, described=described)
+            self._container, self._stream = open_video(self._file, self._limits, described=self._described)
         except BadVideo:  # MPEG-TS and MPEG-PS have no header that describes their streams
-            if not described:
+            if not self._described:
                 raise
             self._container, self._stream = open_video(self._file, self._limits)
         if 0 < self._stream.codec_context.bits_per_coded_sample <= _PALETTE_BITS:
@@ -235,7 +290,22 @@ class Reader:
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
         packets = self._restarted()
-        return _decoded(packets, self._stream, strict)
+        if self._declared is None:
+            return _decoded(packets, self._stream, strict)
+        return self._in_order(packets, strict)
+
+    def _in_order(self, packets: Iterator[Packet[VideoStream]], strict: bool) -> Iterator[VideoFrame]:
+        """Yields the decoded frames. Raises `BadVideo` when the first one is not where the index of the file has it."""
+        order = Order(packets, Seek(pts=_BEFORE_ALL), self._ahead)
+        whole = chain((packet for packet, _ in order), [None])
+        for number, frame in enumerate(_decoded(whole, self._stream, strict)):
+            if order.number(frame.pts) != number:
+                raise BadVideo(
+                    f"frame {number} of the file is not the one that its index has there; build the catalog again, "
+                    "without --quick",
+                    "changed",
+                )
+            yield frame
 
     def _restarted(self) -> Iterator[Packet[VideoStream]]:
         """The packets from the start of the file."""
@@ -261,12 +331,24 @@ class Reader:
             self._container.seek(seek.pts - int(early / (self._stream.time_base or 1)), stream=self._stream)
         packets = self._packets()
         keyframe = _keyframe(seek.pts, packets)
-        if keyframe is None:
+        if keyframe is None or not self._enterable(keyframe):
             return None
         for kind, data in self._parameters.items():
             if not keyframe.has_sidedata(kind):
                 data.to_packet(cast(Any, keyframe))
         return chain([keyframe], packets)
+
+    def _enterable(self, keyframe: Packet[VideoStream]) -> bool:
+        """Whether decoding may begin at a keyframe: the catalog knows it, or else the codec's standard must say so."""
+        if self._declared is None:
+            return True
+        context = self._stream.codec_context
+        codec = context.codec.canonical_name
+        if codec == "mjpeg" and not all(table in bytes(keyframe) for table in _JPEG_TABLES):
+            return False
+        return shows_one_frame(codec, memoryview(keyframe)) and self_contained(
+            keyframe, codec, nal_length_bytes(context.extradata or b"", codec)
+        )
 
     def _first_parameters(self) -> dict[PktSideDataT, PacketSideData]:
         """Decoder parameters that come only with the first packet, such as a palette."""
@@ -363,6 +445,11 @@ class _Run:
             self.filled += 1
 
 
+def _displayed(frame: VideoFrame) -> tuple[int, int]:
+    """Width and height as displayed."""
+    return (frame.height, frame.width) if quarter_turns(frame) % 2 else (frame.width, frame.height)
+
+
 def _runs(seeds: Sequence[Seed]) -> list[_Run]:
     """The seeds as forward runs. Each begins at the last keyframe before its first snippet."""
     runs: list[_Run] = []
@@ -424,8 +511,9 @@ def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
     return None
 
 
-def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
-    """Yields the decoded frames. Unless `strict`, packets that the decoder rejects are skipped."""
+def _decoded(packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
+    """Yields the decoded frames. None instead of a packet: no more come. Unless `strict`, packets that the decoder
+    rejects are skipped."""
     while True:
         try:
             packet = next(packets)

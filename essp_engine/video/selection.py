@@ -67,7 +67,7 @@ def select(
     `packets` begins with the keyframe `seek`. Errors of `packets` and of the decoder pass through. Flush the decoder (a
     seek does) before any other use.
     """
-    order = _Order(packets, seek, lookahead)
+    order = Order(packets, seek, lookahead)
     context = stream.codec_context
     skips = context.codec.canonical_name in _SKIPPING
     left = set(wanted)
@@ -88,7 +88,7 @@ def select(
 
 
 def _wanted(
-    frames: Iterable[VideoFrame], order: _Order, wanted: Collection[int], tally: Tally
+    frames: Iterable[VideoFrame], order: Order, wanted: Collection[int], tally: Tally
 ) -> Iterator[tuple[int, VideoFrame]]:
     for frame in frames:
         tally.decoded += 1
@@ -96,8 +96,8 @@ def _wanted(
             yield number, frame
 
 
-class _Order:
-    """Packets in file order, each with the index of its frame."""
+class Order:
+    """Packets in file order, each with the index of its frame. They begin with the keyframe `seek`."""
 
     def __init__(self, packets: Iterator[Packet[VideoStream]], seek: Seek, lookahead: int) -> None:
         self._packets = packets

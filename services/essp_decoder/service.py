@@ -11,6 +11,7 @@ from essp_common.runtime.service import Service
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters
 from essp_decoder.config import DecoderSettings
+from essp_decoder.probes import Probes
 from essp_decoder.stage import DecodeStage
 from essp_engine.decoding.block_cache import BlockCache
 from essp_engine.decoding.sandbox import Sandbox
@@ -27,6 +28,7 @@ class Decoder:
     def __init__(self, adapters: Adapters, settings: DecoderSettings, worker: str) -> None:
         self._adapters = adapters
         self._options = settings.sandbox()
+        self._roots = settings.stores
         self._videos = BlockCache(settings.decoder_cache) if settings.decoder_cache else None
         self._name = worker
         self._control: ControlFeed
@@ -57,7 +59,8 @@ class Decoder:
 
     def _stage(self) -> DecodeStage:
         adapters, sandbox = self._adapters, Sandbox(self._options, self._videos)
-        return DecodeStage(adapters.bus, adapters.cache, self._control, sandbox, self._reports, self._name)
+        probes = Probes(adapters.cache, self._roots, self._name)
+        return DecodeStage(adapters.bus, adapters.cache, self._control, sandbox, self._reports, self._name, probes)
 
 
 def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service:

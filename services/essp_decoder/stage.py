@@ -7,6 +7,8 @@ reports to the master (`essp_engine/worker/reports.py`). A seed that cannot be d
 Keys follow from the clip's identity, so handling a message twice is harmless. While the cache is full or a server does
 not answer, the decoder keeps what it decoded, and the next attempt continues where this one stopped. If published
 messages were lost, it publishes all of them again.
+
+A message without seeds is the request of a catalog's build, which `probes.py` answers.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed, Snippet
 from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
+from essp_decoder.probes import Probes
 from essp_engine.decoding.protocol import of_one_seed
 from essp_engine.decoding.sandbox import Outcome, Sandbox
 from essp_engine.video import codec
@@ -53,7 +56,14 @@ class DecodeStage:
     """One lane of a decoder."""
 
     def __init__(
-        self, bus: Bus, cache: FrameCache, control: ControlFeed, sandbox: Sandbox, reports: Reports, worker: str
+        self,
+        bus: Bus,
+        cache: FrameCache,
+        control: ControlFeed,
+        sandbox: Sandbox,
+        reports: Reports,
+        worker: str,
+        probes: Probes,
     ) -> None:
         self._bus = bus
         self._cache = cache
@@ -61,6 +71,7 @@ class DecodeStage:
         self._sandbox = sandbox
         self._reports = reports
         self._worker = worker
+        self._probes = probes
         self._held: _Held | None = None
 
     def setup(self) -> None:
@@ -68,8 +79,12 @@ class DecodeStage:
         self._sandbox.start()
 
     def handle(self, record: Record) -> None:
-        """Decode and deliver the clips of one `DecodeSeed`."""
+        """Decode and deliver the clips of one `DecodeSeed`, or read its files for a catalog."""
         unit = parsed(DecodeSeed, record)
+        if not unit.seeds:
+            self._probes.handle(record, unit.probe)
+            return
+        self._probes.rest()
         held = self._held
         if self._is_wanted(unit) and (held is None or held.record != record):
             self._held = held = self._decoded(record, unit)
@@ -99,13 +114,16 @@ class DecodeStage:
         except BadMessage:
             publish_dead_letter(self._bus, record, error, attempts, self._worker)
         else:
+            if not unit.seeds:
+                self._probes.reject(unit.probe, error)
             for seed in unit.seeds:
                 self._fail(record, unit, seed, error, attempts)
         self._bus.flush()
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child processes."""
         self._held = None
+        self._probes.close()
         self._sandbox.close()
 
     def _is_wanted(self, unit: DecodeSeed) -> bool:

@@ -16,7 +16,6 @@ import pytest
 from numpy.typing import NDArray
 
 from essp.catalog.build import BuildOptions, build
-from essp.catalog.probing import ProbeOptions
 from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.catalog.file import read_catalog
@@ -38,6 +37,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Adapters, Stores
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build as build_decoder
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video import codec
 from tests.corpus.damage import NEVER_VIDEO, variants
 from tests.corpus.sources import FRAMES, write_sources

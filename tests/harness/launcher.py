@@ -110,12 +110,12 @@ _PRELOADED = {
     "torch": (*_MODULES, *_TORCH),
     "child": ("essp_engine.decoding.child",),
     "worker": (*_MODULES, *_TORCH, *_TESTS),
-    "probe": ("essp.catalog.probing", "essp_engine.video.probe", "essp_common.objects.s3"),
+    "probe": ("essp_engine.decoding.probing", "essp_engine.video.probe", "essp_common.objects.s3"),
 }
 _ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
 _PYTHON = ""
 """The entry of a process that runs Python code."""
-_CHILDREN = {"child": "essp_engine.decoding.child:main", "probe": "essp.catalog.probing:main"}
+_CHILDREN = {"child": "essp_engine.decoding.child:main", "probe": "essp_engine.decoding.probing:main"}
 _SHARED = "ESSP_TEST_PRELOADED"
 """The environment variable with the folder in which preloaded processes wait for all workers."""
 _TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})

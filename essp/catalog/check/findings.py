@@ -170,6 +170,12 @@ KINDS = {
         "Players stretch these pictures; clips have the stored pixels unchanged (as with PyAV, decord and "
         "torchvision). To mix them with other videos, re-encode: ffmpeg -vf scale=iw*sar:ih,setsar=1.",
     ),
+    "unproven": Kind(
+        "note",
+        "facts from the index of the files",
+        "Run the same `essp catalog build` without --quick: it decodes these files, completes their rows, and finds "
+        "damage. Until then, decoders verify what they read, which takes more time.",
+    ),
     "odd_size": Kind(
         "note", "an unusual size", "Far smaller or larger than most: check whether it belongs to this data set."
     ),
@@ -240,6 +246,7 @@ def find(rows: Sequence[VideoRow], measures: Mapping[str, Measures], wanted: Wan
             for uri, segments in by_file.items()
             for finding in _of_file(uri, segments, measures.get(uri), wanted)
         ),
+        *_of_quick_builds([row for row in rows if row.error is None]),
         *_of_sizes([row for row in rows if row.error is None]),
         *_of_classes([row for row in rows if row.error is None]),
         *_of_groups([row for row in rows if row.error is None]),
@@ -282,6 +289,15 @@ def _of_events(rows: Sequence[VideoRow]) -> Iterator[Finding]:
             ids = tuple(row.id for row in shown.values())
             what = "is missing or unusable" if len(lacking) == 1 else "are missing or unusable"
             yield Finding("views", event, f"{' and '.join(lacking)} {what}", ids)
+
+
+def _of_quick_builds(rows: Sequence[VideoRow]) -> Iterator[Finding]:
+    """The videos whose rows were made without decoding; together, because these may be all."""
+    unproven = [row for row in rows if row.unproven]
+    if unproven:
+        lacking = sorted({fact for row in unproven for fact in row.unproven.split()})
+        what = f"{len(unproven)} of {len(rows)} videos; not verified: {', '.join(lacking)}"
+        yield Finding("unproven", "the catalog", what, tuple(row.id for row in unproven))
 
 
 def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Finding]:

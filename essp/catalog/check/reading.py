@@ -1,7 +1,7 @@
 """Reads one file for a check, once: `decoded` examines every frame, `packets_only` decodes no frame.
 
-Runs in a child process (`essp.catalog.probing`), because the bytes are untrusted. Memory does not grow with the length
-of a video beyond three numbers a frame: only a few thumbnails are kept.
+Runs in a child process (`essp_engine.decoding.probing`), because the bytes are untrusted. Memory does not grow with the
+length of a video beyond three numbers a frame: only a few thumbnails are kept.
 
 What the decoder rejects is counted and skipped, because the rest of the file is still worth reading. Raises
 `BadVideo` for a file that does not open or does not contain a frame.

@@ -1,8 +1,9 @@
 """The check of a data set: reads each file of a catalog once, keeps the results and reports what is wrong.
 
-Guarantees: a file that hangs or crashes its reader is a finding and harms no other file (`essp.catalog.probing`); a
-check that was interrupted or killed continues where it stopped (`Parts`) and reports what it has found so far; files
-that have changed since are read again. The check does not write to the catalog or the videos.
+Guarantees: a file that hangs or crashes its reader is a finding and harms no other file
+(`essp_engine.decoding.probing`); a check that was interrupted or killed continues where it stopped (`Parts`) and
+reports what it has found so far; files that have changed since are read again. The check does not write to the catalog
+or the videos.
 
 Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` or `ConfigError` for a file
 that is not a catalog.
@@ -19,7 +20,6 @@ from typing import Any
 from essp.catalog.check.findings import Finding, Wanted, find
 from essp.catalog.check.measures import Checked, Measures, Stretch, measures_of, packed, unpacked
 from essp.catalog.journal import Parts
-from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
@@ -28,6 +28,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 
 DECODED = "essp.catalog.check.reading:decoded"
 PACKETS_ONLY = "essp.catalog.check.reading:packets_only"

@@ -107,7 +107,7 @@ class ClipRef(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ..., last_frame: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Video(_message.Message):
-    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead", "labels", "sums")
+    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead", "labels", "sums", "unproven")
     ID_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Video(_message.Message):
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    UNPROVEN_FIELD_NUMBER: _ClassVar[int]
     id: str
     uri: str
     size_bytes: int
@@ -130,7 +131,8 @@ class Video(_message.Message):
     lookahead: int
     labels: _containers.RepeatedScalarFieldContainer[int]
     sums: bytes
-    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: bool = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ..., sums: _Optional[bytes] = ...) -> None: ...
+    unproven: bool
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: bool = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ..., sums: _Optional[bytes] = ..., unproven: bool = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("pts", "frame_index", "byte_offset", "next_frame", "next_offset")
@@ -290,8 +292,24 @@ class Recipe(_message.Message):
     views: _containers.RepeatedCompositeFieldContainer[View]
     def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ("uris", "quick", "salvage", "timeout_s", "key", "consumer")
+    URIS_FIELD_NUMBER: _ClassVar[int]
+    QUICK_FIELD_NUMBER: _ClassVar[int]
+    SALVAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    uris: _containers.RepeatedScalarFieldContainer[str]
+    quick: bool
+    salvage: bool
+    timeout_s: float
+    key: str
+    consumer: str
+    def __init__(self, uris: _Optional[_Iterable[str]] = ..., quick: bool = ..., salvage: bool = ..., timeout_s: _Optional[float] = ..., key: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+
 class DecodeSeed(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe", "further")
+    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe", "further", "probe")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +318,7 @@ class DecodeSeed(_message.Message):
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     FURTHER_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
@@ -308,7 +327,8 @@ class DecodeSeed(_message.Message):
     seeds: _containers.RepeatedCompositeFieldContainer[Seed]
     recipe: Recipe
     further: _containers.RepeatedCompositeFieldContainer[Video]
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., further: _Optional[_Iterable[_Union[Video, _Mapping]]] = ...) -> None: ...
+    probe: Probe
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., further: _Optional[_Iterable[_Union[Video, _Mapping]]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
 
 class ClipReady(_message.Message):
     __slots__ = ("clip", "key", "bytes", "recipe", "skipped", "fence")

@@ -30,6 +30,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.wiring import Adapters, Stores
 from essp_decoder.config import DecoderSettings
+from essp_decoder.probes import Probes
 from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
 from essp_engine.decoding.sandbox import Outcome, Sandbox
@@ -95,7 +96,8 @@ def _record(work: DecodeSeed, offset: int = 0) -> Record:
 def _stage(bench: DecoderBench, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, ControlFeed]]:
     control = ControlFeed(bench.bus)
     reports = Reports(bench.bus, "w1")
-    stage = DecodeStage(bench.bus, bench.cache, control, sandbox, reports, "w1")
+    probes = Probes(bench.cache, ["file:///"], "w1")
+    stage = DecodeStage(bench.bus, bench.cache, control, sandbox, reports, "w1", probes)
     try:
         stage.setup()
         yield stage, control

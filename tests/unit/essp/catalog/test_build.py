@@ -20,7 +20,6 @@ from essp.catalog import build as build_module
 from essp.catalog import journal
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.journal import Journal
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.progress import Progress
 from essp.catalog.summary import summarize
 from essp.cli.catalog import app
@@ -30,6 +29,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, unpack
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.wiring import open_store
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.catalog_probe import PROBE, facts
 
@@ -290,7 +290,8 @@ def test_a_killed_build_goes_on_where_it_stopped(videos: Path) -> None:
     root = videos.parent
     script = f"""
 import os, signal
-from essp.catalog import build as b, journal, probing
+from essp.catalog import build as b, journal
+from essp_engine.decoding import probing
 
 def kill(now):
     if now.files_done == 4:
@@ -484,3 +485,53 @@ def test_what_was_cut_off_is_used_if_asked(tmp_path: Path) -> None:
     assert 0 < row.last_frame + 1 == row.frame_count < 40
     assert [note.kind for note in summarize(again.catalog).notes] == ["salvaged"]
     assert "truncated" in (built(path.parent, FIND).catalog.rows[0].error or "")
+
+
+# Quick builds, and builds that add to a catalog
+
+
+@pytest.mark.usefixtures("started_probes")
+def test_a_quick_build_says_what_it_did_not_prove_and_the_next_build_proves_it(tmp_path: Path) -> None:
+    source = tmp_path / "videos"
+    (source / "a").mkdir(parents=True)
+    write_video(source / "a" / "indexed.mp4", numbered(20, 32, 32), Encoding(gop=5, bframes=2))
+    write_video(source / "a" / "packets.mkv", numbered(20, 32, 32), Encoding(gop=5, bframes=2))
+    write_video(source / "a" / "probed.ts", numbered(20, 32, 32), Encoding(gop=5))
+    write(source / "a" / "text.mp4", "no video")
+    quick = replace(FIND, probe=replace(FIND.probe, quick=True))
+    first = built(source, quick)
+    assert (first.read, first.by_index, first.by_packets) == (4, 1, 1)
+    assert {row.id: row.unproven for row in first.catalog.rows} == {
+        "a/indexed.mp4": "packets order pixels damage",
+        "a/packets.mkv": "order pixels damage",
+        "a/probed.ts": "",
+        "a/text.mp4": "",
+    }
+    assert [row.declared for row in first.catalog.rows] == [(32, 32), (32, 32), None, None]
+    again = built(source, quick)
+    assert (again.read, again.reused) == (0, 4)
+    assert again.catalog == first.catalog
+    proven = built(source, FIND)
+    assert (proven.read, proven.reused) == (2, 2)
+    (tmp_path / "c.parquet").unlink()
+    alone = built(source, FIND)
+    assert alone.read == 4
+    assert proven.catalog == alone.catalog
+    kept = built(source, quick)
+    assert (kept.read, kept.catalog) == (0, alone.catalog), "what is proven stays so"
+
+
+def test_a_build_that_adds_to_a_catalog_gives_what_a_new_one_would(videos: Path) -> None:
+    built(videos)
+    write(videos / "class0" / "new.mp4", "40")
+    write(videos / "class0" / "0.mp4", "41")
+    os.utime(videos / "class0" / "0.mp4", ns=(1, 1))
+    (videos / "class1" / "1.mp4").unlink()
+    before = readings(videos)
+    more = built(videos)
+    assert (more.read, more.changed, more.gone, more.reused) == (2, 1, 1, 6)
+    assert (readings(videos) - before) == Counter({"0.mp4": 1, "new.mp4": 1})
+    content = (videos.parent / "c.parquet").read_bytes()
+    (videos.parent / "c.parquet").unlink()
+    built(videos)
+    assert (videos.parent / "c.parquet").read_bytes() == content

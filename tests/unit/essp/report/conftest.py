@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from essp.catalog.build import file_row
-from essp.catalog.probing import Outcome
 from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
+from essp_engine.decoding.probing import Outcome
 from essp_engine.video.probe import probe
 from essp_engine.video.synthetic import drifting, texture, write_video
 from tests.harness.finished_job import CLASSES, FinishedJob

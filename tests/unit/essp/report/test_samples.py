@@ -10,7 +10,6 @@ import pytest
 
 from essp.api.features import compute_feature
 from essp.catalog.build import file_row
-from essp.catalog.probing import Outcome
 from essp.report.facts import Run
 from essp.report.folder import write_report
 from essp.report.page import render
@@ -19,6 +18,7 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import DESCRIPTOR
+from essp_engine.decoding.probing import Outcome
 from essp_engine.video.probe import probe
 from essp_engine.video.synthetic import numbered, read_number, write_video
 from tests.harness.finished_job import CLASSES, FinishedJob

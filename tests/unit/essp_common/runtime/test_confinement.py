@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from essp.catalog.probing import ProbeOptions, Prober
 from essp_common.runtime import confinement
+from essp_engine.decoding.probing import ProbeOptions, Prober
 from essp_engine.decoding.sandbox import Sandbox
 from essp_engine.decoding.settings import DecodingSettings
 

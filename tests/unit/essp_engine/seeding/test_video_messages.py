@@ -18,9 +18,10 @@ MESSAGES = VideoMessages(VIEW.rows)
 def test_a_message_says_what_the_row_says(video: int) -> None:
     row, told = VIEW.rows[video], MESSAGES.told(video)
     message = DecodeSeed.FromString(told.message)
-    known = {field.name for field in Video.DESCRIPTOR.fields} - {"labels"}
+    known = {field.name for field in Video.DESCRIPTOR.fields} - {"labels", "unproven"}
     assert all(getattr(message.video, name) == getattr(row, name) for name in known)
     assert not message.video.labels, "the job learns classes"
+    assert message.video.unproven == bool(row.unproven)
     assert [field.name for field, _ in message.ListFields()] == ["video"]
     assert (told.key, told.last_frame) == (row.uri.encode(), row.last_frame)
 

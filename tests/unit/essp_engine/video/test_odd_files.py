@@ -339,7 +339,7 @@ def test_packets_that_are_not_shown_do_not_count(lookahead: int) -> None:
     """Whatever their timestamps are: those of an edit list's run-in lie between those of shown frames."""
     given = [(0, False), (30, True), (20, False), (10, False), (15, True), (50, False), (40, False)]
     packets = [SimpleNamespace(pts=pts, size=1, is_discard=unshown) for pts, unshown in given]
-    order = selection._Order(iter(cast(Any, packets)), Seek(pts=0, frame_index=5), lookahead)
+    order = selection.Order(iter(cast(Any, packets)), Seek(pts=0, frame_index=5), lookahead)
     numbers = [(packet.pts, number) for packet, number in order]
     assert [pts for pts, _ in numbers] == [pts for pts, _ in given]
     if lookahead > 1:  # what frames that are shown out of order need

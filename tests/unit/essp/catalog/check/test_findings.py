@@ -70,6 +70,12 @@ def test_what_the_catalog_knows_is_told(kind: str, facts: dict[str, object]) -> 
     assert found([*ROWS, odd], odd=seen("odd", frames=frames, packets=frames, declared=frames)) == [(kind, "odd")]
 
 
+def test_rows_of_a_quick_build_are_told_together() -> None:
+    quick = [row(name, unproven="order damage") for name in ("a", "b")]
+    (told,) = all_of([*ROWS, *quick])
+    assert (told.kind, told.videos, told.what) == ("unproven", ("a", "b"), "2 of 8 videos; not verified: damage, order")
+
+
 @pytest.mark.parametrize(
     ("rotation", "aspect", "shown"),
     [(0, 16 / 11, "320 x 240, displayed as 465 x 240"), (90, 2.0, "320 x 240, displayed as 160 x 240")],

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from essp.catalog.build import BuildOptions, build
 from essp.catalog.check.page import render
 from essp.catalog.check.run import Check, CheckOptions, Report
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.progress import Progress
 from essp.cli.catalog import app
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.wiring import open_store
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import Encoding, Picture, drifting, write_video
 from tests.harness.photographs import photograph
 from tests.harness.refused import refused

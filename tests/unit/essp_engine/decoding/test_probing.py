@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from essp.catalog import probing
-from essp.catalog.probing import ProbeOptions, Prober, _facts
 from essp_common.errors import BadVideo
 from essp_common.objects.block_sums import HEAD_BYTES, SMALLEST_BLOCK, BlockSums, checksum
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.wiring import Stores
+from essp_engine.decoding import probing
+from essp_engine.decoding.probing import ProbeOptions, Prober, _facts
 
 
 @dataclass(frozen=True)

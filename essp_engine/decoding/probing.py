@@ -8,7 +8,7 @@ is blamed on a file only if it was the first that the process read. Otherwise th
 
 Children answer in JSON and not in pickles: a process that has read untrusted bytes must not be able to run code here.
 They know no secrets except those of the stores that they read (`essp_common/runtime/confinement.py`). They run
-`python -m essp.catalog.probing CONNECTION`, and do not import the script that requests the facts.
+`python -m essp_engine.decoding.probing CONNECTION`, and do not import the script that requests the facts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
+from essp_common.catalog.unproven import CHECKSUMS
 from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.objects.block_sums import BlockSums, head_sums
@@ -43,12 +44,14 @@ PROBE = "essp_engine.video.probe:probe"
 FFmpeg."""
 SALVAGE = "essp_engine.video.probe:salvage"
 """The same, for builds that use the sound part of files that are truncated or damaged."""
+QUICK = "essp_engine.video.quick:quick"
+"""A function that finds facts without decoding. It returns None for files that must be decoded."""
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
 _TRIES = 3  # for a file whose store does not answer
 _RETRY_S = 0.2
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
 """Temporary errors of a mounted store."""
-_BYTES = frozenset({"timestamps", "sums"})
+BYTES = frozenset({"timestamps", "sums"})
 """Facts that are not text."""
 _CHUNK_BYTES = 2**20
 _CRASH_S = 5.0  # until a process that has closed its pipe must have ended
@@ -78,6 +81,8 @@ class ProbeOptions:
     probe: str = PROBE
     sums: bool = False
     """Whether the facts include checksums of the file's blocks, computed from the bytes that are read anyway."""
+    quick: bool = False
+    """Whether files that need not be decoded are not (`essp_engine.video.quick`)."""
     confined: bool = True
     """Whether children are confined to reading; false for a user's probe that writes."""
 
@@ -96,10 +101,12 @@ def gave_up_after_s(error: str | None) -> float:
 class Prober:
     """Child processes that read files. A context manager; used from one thread."""
 
-    def __init__(self, roots: Sequence[str], options: ProbeOptions) -> None:
-        """`roots`: the stores that contain the files."""
+    def __init__(self, roots: Sequence[str], options: ProbeOptions, *, keep: bool = False) -> None:
+        """`roots`: the stores that contain the files. `keep`: children wait for the next `read` when one is over."""
         self._roots = tuple(roots)
         self._options = options
+        self._keep = keep
+        self._idle: list[_Child] = []
         self._children: list[_Child] = []
 
     def __enter__(self) -> Prober:
@@ -107,9 +114,10 @@ class Prober:
 
     def __exit__(self, *_: object) -> None:
         """End the children, whatever state they are in."""
-        for child in self._children:
+        for child in (*self._children, *self._idle):
             child.end()
         self._children.clear()
+        self._idle.clear()
 
     def read(self, uris: Iterable[str]) -> Iterator[Outcome]:
         """The outcome of each file, in order of completion.
@@ -145,12 +153,15 @@ class Prober:
         if "unavailable" in message:
             raise Unavailable(message["unavailable"])
         done, uri = child.uri, next(waiting, None)
-        if uri is None:
+        if uri is None and self._keep:
+            self._children.remove(child)
+            self._idle.append(child)
+        elif uri is None:
             self._replace(child, None)
         else:
             child.ask(uri)
         facts = message["facts"]
-        for name in _BYTES & facts.keys():
+        for name in BYTES & facts.keys():
             facts[name] = b64decode(facts[name])
         yield Outcome(done, facts, message["error"])
 
@@ -170,7 +181,10 @@ class Prober:
         yield Outcome(child.uri, {}, f"crashed: the process reading it {fate}")
 
     def _start(self, uri: str | None) -> None:
-        if uri is not None:
+        if uri is not None and self._idle:
+            self._children.append(child := self._idle.pop())
+            child.ask(uri)
+        elif uri is not None:
             self._children.append(_Child(self._roots, self._options, uri))
 
     def _replace(self, child: _Child, uri: str | None) -> None:
@@ -183,7 +197,7 @@ class _Child(ChildProcess):
     """One child process and the file it is reading."""
 
     def __init__(self, roots: tuple[str, ...], options: ProbeOptions, uri: str) -> None:
-        super().__init__("essp.catalog.probing", _TASK, environment=confinement.environment())
+        super().__init__("essp_engine.decoding.probing", _TASK, environment=confinement.environment())
         wanted = {"path": sys.path, "roots": roots, "options": asdict(options)}
         wanted["environment"] = confinement.of_stores(roots)
         self.tell(json.dumps(wanted).encode())
@@ -230,6 +244,10 @@ def _serve(parent: Channel) -> None:
     module, _, name = options.probe.partition(":")
     try:
         function = getattr(import_module(module), name)
+        quick = None
+        if options.quick:
+            module, _, name = QUICK.partition(":")
+            quick = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         parent.send(json.dumps({"missing": error.name}).encode())
         return
@@ -242,7 +260,7 @@ def _serve(parent: Channel) -> None:
             # gone, the alarm ends a hanging reader.
             signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
             signal.setitimer(signal.ITIMER_REAL, 2 * options.hung_s)
-            answer = json.dumps(_facts(uri, stores, function, options.sums), default=_in_text).encode()
+            answer = json.dumps(_facts(uri, stores, function, options.sums, quick), default=_in_text).encode()
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             parent.send(answer)
@@ -250,17 +268,31 @@ def _serve(parent: Channel) -> None:
             return
 
 
-def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool = False) -> dict[str, Any]:
-    """The child's answer for one file. A temporary error of the store does not make a file unusable."""
+def _facts(
+    uri: str,
+    stores: Stores,
+    function: Callable[[Any], Any],
+    sums: bool = False,
+    quick: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """The child's answer for one file. A temporary error of the store does not make a file unusable.
+
+    `quick`: is tried first, and returns None for a file that `function` must read.
+    """
     problem, path = "", None
     for attempt in range(_TRIES):
         try:
             store, key = stores.resolve(uri, video=True)
             path = store.local_path(key)
             if path is not None:
-                facts = asdict(function(path)) | ({"sums": _packed(head_sums(path))} if sums else {})
+                found = (quick(path) if quick is not None else None) or function(path)
+                facts = asdict(found) | ({"sums": _packed(head_sums(path))} if sums else {})
                 return {"facts": facts, "error": None}
             with store.open(key) as file:
+                if quick is not None and (found := quick(file)) is not None:
+                    facts = asdict(found)
+                    facts["unproven"] += f" {CHECKSUMS}" if sums else ""  # they need all bytes of the file
+                    return {"facts": facts, "error": None}
                 noted = noting(file) if sums else None
                 facts = asdict(function(file))
                 if sums:
