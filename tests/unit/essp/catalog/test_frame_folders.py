@@ -11,13 +11,13 @@ import pytest
 
 import essp
 from essp.catalog.build import BuildOptions, build
-from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import read_source
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import BadVideo
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.frames import FrameFolders, Series
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import numbered, read_number
 from tests.harness.listings import errors, labelled, listing, make, problems, write
 from tests.harness.refused import refused

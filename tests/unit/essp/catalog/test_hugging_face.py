@@ -16,10 +16,10 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp.catalog.found import Found
 from essp.catalog.hugging_face import read_tables
-from essp.catalog.probing import ProbeOptions
 from essp_common.catalog.catalog import Catalog
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
+from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.harness.hub import hub
 from tests.harness.listings import errors, labelled, listing, make, write
