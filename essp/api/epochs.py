@@ -41,12 +41,14 @@ class Batch:
     """A batch of B clips: `frames`, `labels`, `meta` and `targets`; `len(batch)` is B.
 
     frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. Other features
+        are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
-    meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
-        `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch. Then the other columns
-        of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
-        that is one of those above.
+    meta: lists of B values. `video` (its id; of several views, that of the first), `uri`, `class_name`, `split` and
+        `group`: as in the catalog; `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its
+        epoch; for several views also `event`, and by view `uris` and `frame_numbers` (in its file). Then the other
+        columns of the source of the catalog, by their names: None for a video without a value; `source_` is added to a
+        name that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
 
     For example:
@@ -58,7 +60,7 @@ class Batch:
         batch = batch.to("cuda")
     """
 
-    frames: Tensor
+    frames: Any
     labels: Tensor
     meta: dict[str, list[Any]]
 
@@ -71,15 +73,20 @@ class Batch:
         def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
+        by_view = self.frames if isinstance(self.frames, dict) else {"frames": self.frames}
+        tensors = "; ".join(f"{name}: {described(frames)}" for name, frames in by_view.items())
+        tensors += f"; labels: {described(self.labels)}"
         targets = "" if self.targets is None else "; targets"
         return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
-        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
-        return replace(self, frames=frames, labels=labels, targets=targets)
+        if isinstance(self.frames, dict):
+            frames: Any = {view: own.to(device, **options) for view, own in self.frames.items()}
+        else:
+            frames = self.frames.to(device, **options)
+        return replace(self, frames=frames, labels=self.labels.to(device, **options), targets=targets)
 
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Never:

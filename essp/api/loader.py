@@ -25,7 +25,6 @@ import torch
 from essp.api.arguments import (
     Transform,
     device_of,
-    function_of,
     grouped,
     mapping_of,
     name_of,
@@ -48,6 +47,8 @@ from essp.api.loader_job import (
     params_of,
 )
 from essp.api.targets import TargetReader
+from essp.api.views import Clips as ViewClips
+from essp.api.views import Shots, Transforms, names_of, section_of, transforms_of
 from essp.job_file import read_job
 from essp.loops.clips import Clips, JobClips
 from essp.loops.clips_process import ClipsProcess
@@ -104,13 +105,13 @@ class Loader(Epochs):
         *,
         split: str = "train",
         validation_fraction: float = 0.15,
-        clip: Clip = Clip(),
+        clip: ViewClips = Clip(),
         feature: str = "rgb",
         params: Mapping[str, Any] | None = None,
         batch_size: int = _BATCH_SIZE,
         sampling: Sampling = Sampling(),
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
-        transform: Transform | None = None,
+        transform: Transforms | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         limits: Limits = Limits(),
@@ -124,7 +125,12 @@ class Loader(Epochs):
             `sampling.clips_per_video` clips of each video, at even distances. If the catalog has no validation split,
             some of its training videos are set aside. Any other name is a split of the catalog to train on.
         validation_fraction: the share of the training videos that is set aside; 0: none.
-        clip: number of frames of a clip and their size; for `flow` of length L, frames = L + 1.
+        clip: number of frames of a clip and their size; for `flow` of length L, frames = L + 1. For a catalog with
+            several views of each event, such as cameras, the clip of each view to decode, by its name: `{"top":
+            essp.Clip(size=224), "wrist": essp.Clip(size=128)}`. `Batch.frames` is then a dictionary by view. An epoch
+            draws events; all views of a clip end at the same moment, which `sampling` chooses by the frames of the
+            first view named. Strides count frames of that view, and each view shows the last frame that has appeared at
+            each moment, whatever its own rate. If one view cannot be decoded, the whole event is replaced.
         feature, params: the feature to compute, and its parameters (`essp.features()`; `essp extractor describe NAME`).
         batch_size: clips of a batch of this rank; the last batch of an epoch may be smaller (see `drop_last`).
         sampling: which clips are shown, and in which order.
@@ -132,8 +138,9 @@ class Loader(Epochs):
             of a clip, such as `{"action": [0, 0.1, 0.2]}`. `Batch.targets` then has these values, and says which of
             them lie outside the video. Default: the values at the clip's own frames.
         transform: called with each clip `(T, H, W, C)`, which it must not modify, and a random generator that depends
-            on seed, epoch and clip only. The results are stacked, so they need the same shape and type. It runs in a
-            thread.
+            on seed, epoch and clip only (so it draws the same for each view of a clip). A dictionary has a function for
+            each view; views that are not in it stay as they are. The results are stacked, so they need the same shape
+            and type. It runs in a thread.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: device of `Batch.frames`; batches are sent ahead of the loop, from pinned memory. For a GPU, without
             `transform` and with one loop, another process prepares batches, so that the loop need not share Python's
@@ -143,25 +150,25 @@ class Loader(Epochs):
 
         Raises `ConfigError`: `error.field` is the argument to change.
         """
-        checked_group("clip", clip, Clip)
+        section = section_of(clip)
         checked_group("sampling", sampling, Sampling)
         checked_group("limits", limits, Limits)
-        deltas = _deltas_of(delta_timestamps, clip)
+        deltas = _deltas_of(delta_timestamps, section["snippets"])
         ranks, where = rendezvous_of(rank, world_size), device_of(device)
         document = document_of(
             data={
                 "catalog": uri_of("catalog", catalog),
                 **data_of_split(name_of("split", split), validation_fraction),
             },
-            clip=clip._job_section(),
+            clip=section,
             sampling=sampling._job_section(),
-            stream={"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)},
+            stream={"feature": feature, "params": params_of(feature, params, section["frames"] // section["snippets"])},
             batch_size=whole_number("batch_size", batch_size, 1),
             bounds={},
             limits=limits,
             ranks=ranks,
         )
-        source = own_source(document, names_for_arguments(limits), ranks, limits)
+        source = own_source(document, names_for_arguments(limits) | names_of(clip), ranks, limits)
         self._set_up(source, source.add(self), ranks, transform, drop_last, where, deltas)
         self._targets.check()
 
@@ -174,7 +181,7 @@ class Loader(Epochs):
         *,
         split: str = "train",
         batch_size: int | None = None,
-        transform: Transform | None = None,
+        transform: Transforms | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         limits: Limits = Limits(),
@@ -218,7 +225,7 @@ class Loader(Epochs):
         job: str,
         consumer: str | None = None,
         *,
-        transform: Transform | None = None,
+        transform: Transforms | None = None,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         bus: str | None = None,
@@ -295,7 +302,7 @@ class Loader(Epochs):
         source: Source,
         consumer: str,
         ranks: Rendezvous,
-        transform: Transform | None,
+        transform: Transforms | None,
         drop_last: bool,
         device: torch.device,
         deltas: Mapping[str, tuple[float, ...]] | None = None,
@@ -303,7 +310,8 @@ class Loader(Epochs):
         Epochs.__init__(self, ranks, drop_last)
         self._source = source
         self._consumer = consumer
-        self._transform = function_of("transform", transform)
+        self._transform = transform
+        self._transforms = transforms_of(transform, self.views)
         self._device = device
         self._feed: Feed | None = None
         self._deltas = deltas or {}
@@ -324,10 +332,17 @@ class Loader(Epochs):
         return self._targets.names
 
     @property
+    def views(self) -> tuple[str, ...]:
+        """The views of an event that a batch has, the first one first; empty if `Batch.frames` is a tensor."""
+        spec = self._source.spec
+        own = spec.streams[spec.consumers[self._consumer].stream].view
+        return () if own else tuple(spec.clip.views)
+
+    @property
     def clip(self) -> ClipSpec:
-        """Frames, stride and size: `essp.decode(row, first_frame - row.first_frame, clip=loader.clip)` decodes a clip
-        again. `first_frame` of `Batch.meta` counts from the start of the file, `essp.decode` from the row's first
-        frame."""
+        """Frames, stride and size, of several views those of the first one: `essp.decode(row, first_frame -
+        row.first_frame, clip=loader.clip)` decodes a clip again. `first_frame` of `Batch.meta` counts from the start of
+        the file, `essp.decode` from the row's first frame."""
         return self._source.spec.clip
 
     # --- how it does that ---
@@ -359,6 +374,10 @@ class Loader(Epochs):
     @cached_property
     def _videos(self) -> ById:
         return ById(self._source.phases.view(0).rows)
+
+    @cached_property
+    def _shots(self) -> Shots:
+        return Shots(self._source.phases.view(0), self.clip)
 
     @cached_property
     def _further(self) -> tuple[str, ...]:
@@ -406,14 +425,15 @@ class Loader(Epochs):
         if start is not None and isinstance(source, OwnSource) and self._leaves_interpreter():
             source.reach(start)
             return ClipsProcess(source, self._consumer, start)
-        transform = None if self._transform is None else _Transform(self._transform, source.spec.sampling)
+        transform = _Transform(self._transforms, source.spec.sampling) if any(self._transforms) else None
         view = as_stored if transform is None and self._device.type == "cuda" else as_pictures
         return JobClips(*source.join(self._consumer, start), self._consumer, view, transform)
 
     def _leaves_interpreter(self) -> bool:
         """Whether the job runs in another process, since this one launches the kernels of a GPU. Loops that share
         clips, and transforms, need the clips in this process."""
-        return self._device.type == "cuda" and self._transform is None and len(self._source.spec.consumers) == 1
+        alone = len(self._source.spec.consumers) == 1 and len(self.views) <= 1
+        return self._device.type == "cuda" and alone and not any(self._transforms)
 
     def _batch(self, prepared: PreparedBatch) -> Batch:
         if prepared.input is None:
@@ -429,16 +449,24 @@ class Loader(Epochs):
             "epoch": [item.clip.epoch for item in items],
             "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
+        if self.views:
+            meta["event"] = [rows.text("event", place) for place in places]
+            meta["uris"] = list(map(self._shots.uris, places))
+            meta["frame_numbers"] = list(map(self._shots.frame_numbers, places, meta["first_frame"]))
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
         for name in self._further:
             meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
         has_targets = self.clip.snippets == 1 and self._targets.any
         targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
-        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets)
+        frames: Any = prepared.input.here()
+        if self.views:
+            further = (view.here() for view in prepared.further_inputs)
+            frames = dict(zip(self.views, (frames, *further), strict=True))
+        return Batch(frames, torch.from_numpy(prepared.labels()), meta, targets)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""
-        made = ("_videos", "_further", "_targets", "_abandoned", "_changing")
+        made = ("_videos", "_further", "_shots", "_targets", "_abandoned", "_changing")
         own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 
@@ -451,14 +479,19 @@ class Loader(Epochs):
 
 @dataclass(frozen=True, slots=True)
 class _Transform:
-    """The user's transform. Does not refer to the loader, which would then live as long as its feed."""
+    """The user's transforms. Does not refer to the loader, which would then live as long as its feed."""
 
-    transform: Transform
+    transforms: Sequence[Transform | None]
+    """Of each view."""
     sampling: SamplingSpec
 
     def __call__(self, clip: ClipRef, seen: Seen) -> Seen:
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
-        return Seen(transformed(self.transform, seen.frames, np.random.default_rng(identity)))
+        first, *further = (
+            view if own is None else Seen(transformed(own, view.frames, np.random.default_rng(identity)))
+            for own, view in zip(self.transforms, (seen, *seen.further), strict=True)
+        )
+        return Seen(first.frames, first.colour, further=tuple(further))
 
 
 def _stream_of(spec: JobSpec, stream: str | None, where: str) -> str:
@@ -472,7 +505,7 @@ def _stream_of(spec: JobSpec, stream: str | None, where: str) -> str:
     return name
 
 
-def _deltas_of(given: Mapping[str, Sequence[float]] | None, clip: Clip) -> dict[str, tuple[float, ...]]:
+def _deltas_of(given: Mapping[str, Sequence[float]] | None, snippets: int) -> dict[str, tuple[float, ...]]:
     named = {} if given is None else mapping_of("delta_timestamps", given)
     try:
         deltas = {name: tuple(map(float, plain(seconds))) for name, seconds in named.items()}
@@ -484,7 +517,7 @@ def _deltas_of(given: Mapping[str, Sequence[float]] | None, clip: Clip) -> dict[
         raise ConfigError(
             f"must be seconds of at most {_MOST_DELTA_S}, got {shown(given)}", field="delta_timestamps", code="range"
         )
-    if deltas and clip.snippets > 1:
+    if deltas and snippets > 1:
         raise ConfigError(
             "clips in snippets have no targets; leave it out, or use snippets=1",
             field="delta_timestamps",

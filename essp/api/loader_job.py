@@ -54,6 +54,7 @@ _NAMES_OF_ARGUMENTS = {
     f"streams.{NAME}": "feature",
     f"streams.{NAME}.feature": "feature",
     f"streams.{NAME}.params": "params",
+    f"streams.{NAME}.view": "feature",
 }
 
 

@@ -43,6 +43,9 @@ def _of_file(rows: Sequence[VideoRow], class_name: str) -> Iterator[VideoRow]:
                 class_name=class_name,
                 first_frame=begin,
                 last_frame=end - 1,
+                event="",
+                view="",
+                origin_s=0.0,
                 extra="",
                 targets=pack(Targets(labels=(class_name,))) if first.targets else b"",
             )

@@ -40,7 +40,9 @@ _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", 
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
 _NO_END = "; without an end, the segment ends with the file"
-_SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
+_SAID = frozenset(
+    {"id", "uri", "class_name", "split", "group", "event", "view", "origin_s", "extra", "targets", "error"}
+)
 """The columns that the source provides. All others come from the file."""
 _FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
 
@@ -54,6 +56,8 @@ class BuildOptions:
     """UCF-101 and HMDB51: the train/test division."""
     group_column: str | None = None
     """CSV: the column that names the group of a video. None: `group`, if the file has this column."""
+    view_columns: str | None = None
+    """CSV: the columns of the views of each event, separated by commas. None: `path:VIEW`, if the file has these."""
     camera: str | None = None
     """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
@@ -147,7 +151,14 @@ def build(
         options.camera,
         options.tolerance_s,
         frame_counts,
+        options.view_columns,
     )
+    if options.background is not None and any(entry.view for entry in listing.entries):
+        raise ConfigError(
+            "adds videos of what lies between segments, and these events have several views; leave it out",
+            field="--background",
+            code="unsupported",
+        )
     if recognised is not None:
         recognised(listing.recognised)
     _check_names(listing)
@@ -285,7 +296,7 @@ def _credible(catalog: Catalog) -> Catalog:
     for problem in found:
         row = rows[problem.row]
         unread = VideoRow(row.id, row.uri, row.class_name, row.split, row.size_bytes, row.etag, group=row.group)
-        unread = replace(unread, extra="" if problem.column == "extra" else row.extra)
+        unread = replace(unread, event=row.event, view=row.view, extra="" if problem.column == "extra" else row.extra)
         rows[problem.row] = replace(unread, error=f"damaged: {problem.column}: {problem.what}")
     return Catalog(rows, catalog.source)
 
@@ -300,6 +311,8 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
         entry.size_bytes,
         entry.etag,
         group=entry.group,
+        event=entry.event,
+        view=entry.view,
         extra=_extra(entry.meta),
         error=entry.error,
     )
@@ -309,7 +322,15 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     if not file.frame_count:
         return replace(row, error=file.error)
     row = _cut(row, entry.segment)
+    row = replace(row, origin_s=_origin_s(row, entry.segment))
     return row if row.error is not None else _aimed(row, entry)
+
+
+def _origin_s(row: VideoRow, segment: Segment | None) -> float:
+    """When the event of a row begins: where its segment was said to begin, to the second and not to the frame."""
+    if segment is None:
+        return 0.0
+    return segment.start if segment.unit == "s" else Timing(row).shown_s(row.first_frame)
 
 
 def _extra(meta: Mapping[str, Any]) -> str:
@@ -323,6 +344,8 @@ def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
     """The row with its training targets in addition to its class, in frames of the file."""
     frames = row.last_frame - row.first_frame + 1
     series = unpack(entry.series).series
+    if not entry.first_view:
+        series = {name: values for name, values in series.items() if len(values) == frames}
     for name, values in series.items():
         if len(values) != frames:
             return replace(row, error=f"targets: {name} has {len(values)} values, but there are {frames} frames")
@@ -336,7 +359,8 @@ def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
             return replace(row, error=cut.error.replace("segment:", f"targets: {name}:", 1))
         spans.append(Span(cut.first_frame, cut.last_frame, name))
     try:
-        more = pack(Targets(entry.labels, tuple(spans), series)) if entry.labels or spans else entry.series
+        as_listed = entry.first_view and not (entry.labels or spans)
+        more = entry.series if as_listed else pack(Targets(entry.labels, tuple(spans), series))
         return replace(row, targets=more)
     except ConfigError as error:
         return replace(row, error=str(error))

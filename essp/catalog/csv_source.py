@@ -10,6 +10,7 @@ The columns may be in any order. Only the first is required. Other columns are k
     start_s, end_s           seconds, [start, end)
     start_frame, end_frame   frames in display order, both included
     group                    what videos share, such as the person; an option may name another column
+    event, view              rows with the same event show it from several sides; `csv_views.py` has another form
     frame_labels             a text file with a name for each frame, a line a frame; an empty line: no name
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
@@ -23,6 +24,7 @@ import io
 import re
 import tokenize
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.catalog.csv_views import OF_A_VIEW, columns_of_views
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import few, is_video, lines_of
@@ -81,21 +84,40 @@ class _Columns:
     frame_labels: str | None
     values: Mapping[str, str]
     """Name -> column of the files with a value for each frame."""
+    event: str | None = None
+    view: str | None = None
+    """The column that names the view of each row, if each view of an event has its own row."""
+    views: Mapping[str, _Places] = field(default_factory=dict)
+    """View -> its columns, if all views of an event are in one row."""
     further: Mapping[str, str] = field(default_factory=dict)
     """Column in lower case -> column as written, for the columns that are kept unchanged."""
 
 
-def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> tuple[list[Entry], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The columns that differ between the views of a row."""
+
+    path: str
+    start: str | None
+    end: str | None
+
+
+def read_csv(
+    uri: str, stores: Stores, group_column: str | None = None, view_columns: str | None = None
+) -> tuple[list[Entry], tuple[str, ...]]:
     """The rows of a CSV file, and what users should know about how its columns were understood.
 
-    `group_column`: the column that names groups. Raises `NotFound`, and `ConfigError` for columns that make no sense.
+    `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. Raises
+    `NotFound`, and `ConfigError` for columns that make no sense.
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)
     file = CsvFile(uri, text)
-    columns = _columns(uri, file.columns, group_column)
+    views = columns_of_views(uri, file.columns, view_columns)
+    columns = _columns(uri, file.columns, group_column, views)
     folder = uri.rpartition("/")[0]
-    entries = [_entry(row, columns, folder) for row in file]
+    entries = [entry for row in file for entry in _entries(row, columns, folder)]
+    entries = _agreeing(entries) if columns.view else entries
     notes = tuple(_notes(columns, entries))
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
@@ -111,13 +133,13 @@ def _text(uri: str, stores: Stores) -> str:
         raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
 
 
-def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Columns:
+def _columns(uri: str, header: Sequence[str], group_column: str | None, views: Mapping[str, str]) -> _Columns:
     names = {name.lower() for name in header}
 
     def find(candidates: Iterable[str]) -> str | None:
         return next((name for name in candidates if name in names), None)
 
-    path = find(PATH_COLUMNS)
+    path = next(iter(views.values()), None) or find(PATH_COLUMNS)
     if path is None:
         there = ", ".join(map(escaped, header)) or "none"
         raise ConfigError(
@@ -128,7 +150,10 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
         raise ConfigError(
             f"{uri}: column {without_unit!r} has no unit; name it {without_unit}_s or {without_unit}_frame"
         )
-    seconds, frames = find(("start_s", "end_s")), find(("start_frame", "end_frame"))
+    seconds, frames = (
+        find(name for bound in bounds for name in (bound, *(f"{bound}{OF_A_VIEW}{view.lower()}" for view in views)))
+        for bounds in (("start_s", "end_s"), ("start_frame", "end_frame"))
+    )
     if seconds and frames:
         raise ConfigError(f"{uri} has segments both in seconds and in frames; keep one pair of columns")
     unit: Literal["s", "frame"] = "frame" if frames else "s"
@@ -142,7 +167,18 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     values = {name.removeprefix(_VALUES): name for name in sorted(names) if name.startswith(_VALUES)}
     labels, frame_labels = find(["labels"]), find(["frame_labels"])
     label, split, start, end = find(LABEL_COLUMNS), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
-    known = {path, label, split, start, end, group, labels, frame_labels, *values.values()}
+    places = {
+        view: _Places(
+            column,
+            find([f"start_{unit}{OF_A_VIEW}{view.lower()}"]) or start,
+            find([f"end_{unit}{OF_A_VIEW}{view.lower()}"]) or end,
+        )
+        for view, column in views.items()
+    }
+    view = find(["view"]) if "event" in names and not views else None
+    event = find(["event"]) if views or view else None
+    known = {path, label, split, start, end, group, labels, frame_labels, event, view, *values.values()}
+    known |= {column for place in places.values() for column in (place.path, place.start, place.end)}
     further = {name.lower(): name for name in header if name and name.lower() not in known}
     for what, missing in ((("start", "end"), end), (("end", "start"), start)):
         other = find([f"{what[0]}_{unit}"])
@@ -151,7 +187,8 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
                 f"{uri} has a column {other!r} but no {what[1]}_{unit}; if the values are in {' or '.join(like)}, "
                 f"rename that column to {what[1]}_{unit}"
             )
-    return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
+    own = (path, label, split, start, end, unit, find([group]), labels, frame_labels, values)
+    return _Columns(*own, event, view, places, further)
 
 
 def _cure(header: Sequence[str]) -> str:
@@ -208,6 +245,48 @@ def _of_splits(entries: Sequence[Entry]) -> set[str]:
         if not found:
             break
     return found
+
+
+def _entries(row: CsvRow, columns: _Columns, folder: str) -> Iterator[Entry]:
+    """The video of a row, or its views."""
+    if not columns.views:
+        entry = _entry(row, columns, folder)
+        event, view = (row.values[column] if column else "" for column in (columns.event, columns.view))
+        yield _of_event(entry, event, view, row.line) if columns.view else entry
+        return
+    event = row.values[columns.event] if columns.event else ""
+    for place, (view, own) in enumerate(columns.views.items()):
+        one = replace(columns, path=own.path, start=own.start, end=own.end)
+        entry = _entry(row, one, folder)
+        event = event or entry.id
+        yield replace(_of_event(entry, event, view, row.line), first_view=not place)
+
+
+def _of_event(entry: Entry, event: str, view: str, line: int) -> Entry:
+    """The entry as a view of an event. A row with neither event nor view is a video of its own."""
+    if not event and not view:
+        return entry
+    if not event or not view:
+        missing = "view" if event else "event"
+        return replace(entry, id=f"line {line}", error=f"unnamed: line {line} has no {missing}")
+    error = entry.error
+    if error is not None and error.startswith("unnamed:"):
+        error = f"missing: line {line} has no video of view {view}"
+    return replace(entry, id=f"{event}/{view}", event=event, view=view, error=error)
+
+
+def _agreeing(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries; views of an event whose rows give it several classes or splits are problems."""
+    said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for entry in entries:
+        if entry.event and entry.error is None:
+            said[entry.event].add((entry.class_name, entry.split))
+    return [
+        replace(entry, error=f"mislabelled: the rows of event {entry.event} differ in label or split")
+        if entry.error is None and len(said.get(entry.event, ())) > 1
+        else entry
+        for entry in entries
+    ]
 
 
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:

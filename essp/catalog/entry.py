@@ -42,6 +42,13 @@ class Entry:
     segment: Segment | None = None
     group: str = ""
     """What it shares with other videos; empty: nothing."""
+    event: str = ""
+    """What the views of one event have in common; empty: it is the only view."""
+    view: str = ""
+    """Which of the views it is, such as the name of the camera."""
+    first_view: bool = True
+    """The values and spans that the source has for each frame count the frames of this view; other views, which may
+    have another rate, get values only if they have as many frames."""
     labels: tuple[str, ...] = ()
     """All labels of the whole video, if it may have several; otherwise `class_name` is the only one."""
     spans: tuple[tuple[Segment, str], ...] = ()

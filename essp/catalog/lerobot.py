@@ -5,10 +5,11 @@
     data/chunk-NNN/file-NNN.parquet                 a row a frame: state, action, timestamp, ...
     videos/CAMERA/chunk-NNN/file-NNN.mp4            episodes one after the other
 
-A row of the catalog is an episode from one camera: the frames of the MP4 from `from_timestamp`, as many as the episode
-has. Frame k must be shown within `tolerance_s` of `from_timestamp + k / fps`; the default is LeRobot's 0.1 ms. A video
-that violates this is a row with an error. Class and labels are the tasks, the group is the episode, and each numeric
-feature is a series. `Found.notes` lists the features that are left out.
+An episode is an event, and each camera is a view of it. A row of the catalog is an episode from one camera: the frames
+of the MP4 from `from_timestamp`, as many as the episode has. Frame k must be shown within `tolerance_s` of
+`from_timestamp + k / fps`; the default is LeRobot's 0.1 ms. A video that violates this is a row with an error. Class
+and labels are the tasks, the group is the episode, and each numeric feature is a series. `Found.notes` lists the
+features that are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,10 +137,13 @@ def lerobot(found: Found) -> Iterator[Entry]:
             item = files.get(key)
             if camera in depth:
                 what = f"depth: {camera} is {_DEPTH}"
-                yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error=what)
+                unread = Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error=what)
+                yield replace(unread, event=name, view=camera)
                 continue
             if item is None:
-                yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error="missing: no file")
+                missing = "missing: no file"
+                unread = Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error=missing)
+                yield replace(unread, event=name, view=camera)
                 continue
             yield Entry(
                 entry_id,
@@ -149,6 +154,8 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 item.etag,
                 Segment(episode[f"videos/{camera}{_TIME}"], None, "s", length, info.fps, found.tolerance_s),
                 group=name,
+                event=name,
+                view=camera,
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
                 meta={"episode_index": number, "camera": camera, "robot_type": info.robot_type},

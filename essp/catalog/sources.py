@@ -60,12 +60,13 @@ def read_source(
     camera: str | None = None,
     tolerance_s: float | None = None,
     frame_counts: FrameCounts = unopened,
+    view_columns: str | None = None,
 ) -> Listing:
     """List a source.
 
     `split`: the train/test division. `group_column`: for a CSV file. `whole`: one entry a file, with its listed
     stretches as targets. `camera`, `tolerance_s`: for LeRobot folders. `frame_counts`: opens videos, for a list that is
-    ambiguous otherwise.
+    ambiguous otherwise. `view_columns`: the columns of a CSV file with the views of each event.
 
     Raises `NotFound` when the source does not exist or has no video, `ConfigError` when it is not of its kind.
     """
@@ -74,14 +75,20 @@ def read_source(
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     if tolerance_s is not None:
         found.tolerance_s = tolerance_s
-    if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
+    own = group_column if view_columns is None else view_columns
+    if kind == "csv" or (kind == "auto" and _is_of_its_own(found, own)):
         if not found.given:
             raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
-        rows, said = read_csv(uri, stores, group_column)
+        rows, said = read_csv(uri, stores, group_column, view_columns)
+        _refuse_views(rows, "--whole" if whole else "")
         return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
     if group_column is not None:
         raise ConfigError(
             f"applies only to a CSV file; {uri} is not a CSV file", field="--group-column", code="unsupported"
+        )
+    if view_columns is not None:
+        raise ConfigError(
+            f"applies only to a CSV file; {uri} is not a CSV file", field="--view-columns", code="unsupported"
         )
     kind, why = _kind_of(found, kind)
     layout = LAYOUTS[kind]
@@ -108,6 +115,16 @@ def read_source(
     named = {} if found.given else missed.problems
     listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
+
+
+def _refuse_views(entries: Sequence[Entry], option: str) -> None:
+    """Raises `ConfigError` for views with an option that joins the segments of a file."""
+    if option and (first := next((entry for entry in entries if entry.view), None)):
+        raise ConfigError(
+            f"{first.event} has several views, whose segments belong together; leave this option out",
+            field=option,
+            code="unsupported",
+        )
 
 
 def _is_of_its_own(found: Found, group_column: str | None) -> bool:

@@ -20,7 +20,8 @@ from essp_common.catalog.timing import Timing
 COLUMNS = (
     *("id", "uri", "class_name", "split", "size_bytes", "container", "codec", "pixel_format", "width", "height"),
     *("fps", "duration_s", "start_s", "timestamps", "time_base"),
-    *("frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "group", "notes", "error"),
+    *("frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "group", "event", "view"),
+    *("notes", "error"),
 )
 """The columns that a summary needs."""
 
@@ -60,6 +61,19 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Events:
+    """The events that several views show."""
+
+    count: int
+    whole: int
+    """Events that can be used with all views."""
+    views: dict[str, int]
+    """View -> usable videos of it."""
+    partial: tuple[str, ...]
+    """Some of the other events, as `event: what is wrong with its views`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The figures of a catalog. All but `problems` describe usable videos."""
 
@@ -82,6 +96,8 @@ class Summary:
     """Split -> number of groups with videos in it; empty without groups."""
     straddling: dict[str, tuple[str, ...]]
     """Groups that have videos in several splits -> these splits."""
+    events: Events | None
+    """None: no video has a view."""
     variable_rate: int
     """Videos whose frame rate varies."""
     notes: tuple[Problem, ...]
@@ -107,6 +123,7 @@ def summarize(catalog: Catalog, examples: int = 3) -> Summary:
         gop=_gop_lengths(usable),
         groups={name: rows.groups for name, rows in splits.items() if rows.groups},
         straddling=straddling(splits.items()),
+        events=_events(catalog.rows, examples),
         variable_rate=int(varies.sum()),
         notes=_notes(_files(usable), examples),
         problems=_problems(catalog.rows.where(~catalog.rows.usable), examples),
@@ -142,6 +159,34 @@ def _seconds(rows: Rows, frames: NDArray[np.int64]) -> float:
     return float((frames[steady] / fps[steady]).sum()) + sum(
         timing.shown_s(row.last_frame + 1) - timing.shown_s(row.first_frame) for timing, row in timings
     )
+
+
+def _events(rows: Rows, examples: int) -> Events | None:
+    views = [name for name in rows.names("view") if name]
+    if not views:
+        return None
+    held = rows.where(~rows.has("view", ""))
+    codes, words = held.words("view")
+    errors, reasons = held.words("error")
+    event = held.alike("event")
+    count = int(event.max(initial=-1)) + 1
+    usable = np.zeros((count, len(words)), np.bool_)
+    usable[event[errors < 0], codes[errors < 0]] = True
+    wanted = [words.value(code) in views for code in range(len(words))]
+    whole = usable[:, wanted].all(axis=1)
+    why: dict[int, list[str]] = {}
+    for row in np.flatnonzero((errors >= 0) & ~whole[event]).tolist():
+        why.setdefault(int(event[row]), []).append(f"{words.value(codes[row])}: {reasons.value(errors[row])}")
+    _, first = np.unique(event, return_index=True)
+    there = np.zeros((count, len(words)), np.bool_)
+    there[event, codes] = True
+    partial = []
+    for number in np.flatnonzero(~whole)[:examples].tolist():
+        missing = [words.value(code) for code in np.flatnonzero(~there[number] & wanted).tolist()]
+        said = [*(f"{view}: there is none" for view in sorted(missing)), *why.get(number, [])]
+        partial.append(f"{held.text('event', int(first[number]))}: {'; '.join(said)}")
+    counts = {words.value(code): int(usable[:, code].sum()) for code in range(len(words)) if wanted[code]}
+    return Events(count, int(whole.sum()), dict(sorted(counts.items())), tuple(partial))
 
 
 def _codecs(rows: Rows) -> Iterator[tuple[str, int]]:

@@ -49,8 +49,15 @@ def build_command(
             help="CSV: column that says what videos share, such as a person (default: `group`, if it exists)."
         ),
     ] = None,
+    view_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="CSV: columns with the videos of each view of an event, as in left,right or LEFT=COLUMN "
+            "(default: `path:LEFT`, `path:RIGHT`)."
+        ),
+    ] = None,
     camera: Annotated[
-        str | None, typer.Option(help="LeRobot: use only this camera (default: a row for each camera and episode).")
+        str | None, typer.Option(help="LeRobot: use only this camera (default: all, as views of each episode).")
     ] = None,
     tolerance_s: Annotated[
         float | None,
@@ -89,14 +96,17 @@ def build_command(
     """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
 
     SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
-    label, split, group and start_s, end_s or start_frame, end_frame; or a published data set: UCF-101, HMDB51, KTH,
-    Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset
-    shards (tar), a LeRobot v3 folder (lerobot://PATH). The recognised format is printed first. Videos of one group stay
-    together when validation videos are set aside. Running the command again reads only new and changed files; after an
-    interruption it continues where it stopped.
+    label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event
+    (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV),
+    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder
+    (lerobot://PATH). The recognised format is printed first. Videos of one group stay together when validation videos
+    are set aside. Running the command again reads only new and changed files; after an interruption it continues where
+    it stopped.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s)
-    options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
+    options = BuildOptions(
+        kind, split, group_column, view_columns, camera, tolerance_s, whole, background, salvage, reading
+    )
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
@@ -143,6 +153,8 @@ def show_command(
         for problem in summary.problems:
             for example in problem.examples:
                 typer.echo(f"{problem.kind}\t{example}")
+        for line in summary.events.partial if summary.events is not None else ():
+            typer.echo(f"event\t{line}")
     else:
         _show(open_console(), summary)
 
@@ -165,6 +177,8 @@ def _show(console: Console, summary: Summary) -> None:
     left = summary.rows - summary.usable.videos
     if left:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
+    for line in _events(summary):
+        console.print(line, highlight=False, soft_wrap=True)
     if summary.usable.videos:
         _show_usable(console, summary)
     for title, problems in (("note", summary.notes), ("problem", summary.problems)):
@@ -221,6 +235,19 @@ def _groups(summary: Summary) -> Iterator[str]:
             f"warning: {many} videos in several splits, such as {group} in "
             f"{' and '.join(split or '(none)' for split in splits)}: figures of such a split flatter the model"
         )
+
+
+def _events(summary: Summary) -> Iterator[str]:
+    """The number of events and of their views, and what is wrong with events that lack one."""
+    events = summary.events
+    if events is None:
+        return
+    views = ", ".join(f"{name} {count}" for name, count in events.views.items())
+    yield f"{counted(events.count, 'event')}, {events.whole} with all views; videos of each view: {views}"
+    for line in events.partial:
+        yield f"  {line}"
+    if (more := events.count - events.whole - len(events.partial)) > 0:
+        yield f"  ... and {more} more without all views (--problems lists them)"
 
 
 def _classes(summary: Summary) -> Table:

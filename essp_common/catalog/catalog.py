@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.columns import Column, made_of, taken
 from essp_common.catalog.rows import Rows, VideoRow
-from essp_common.catalog.view import CatalogView
+from essp_common.catalog.view import CatalogView, Events
 
 
 class Catalog:
@@ -33,10 +33,12 @@ class Catalog:
         self.rows = Rows.by_id(rows)
         self.source = source
         """What it was built from."""
+        self.events: Events | None = None
+        """What further views show of the event of each row, if clips have several."""
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Column], source: str) -> Catalog:
-        """A catalog with these columns, whose rows may be in any order."""
+    def of_columns(cls, columns: Mapping[str, Column], source: str, events: Events | None = None) -> Catalog:
+        """A catalog with these columns, whose rows may be in any order; with `events`, in that of ids."""
         ids = columns["id"]
         if not _rises(ids):
             places = pc.array_sort_indices(ids.arrow()).to_numpy()  # type: ignore[union-attr]
@@ -44,6 +46,7 @@ class Catalog:
         catalog = cls.__new__(cls)
         catalog.rows = Rows(columns, np.arange(len(ids), dtype=np.int32))
         catalog.source = source
+        catalog.events = events
         return catalog
 
     def __eq__(self, other: object) -> bool:
@@ -74,7 +77,7 @@ class Catalog:
         """The same rows with other splits. `splits`: one for each row, in the order of ids."""
         words = pa.array(splits, pa.string()).dictionary_encode()
         column = made_of(pa.string(), [words], words=True).column
-        return Catalog.of_columns({**self.rows.columns, "split": column}, self.source)
+        return Catalog.of_columns({**self.rows.columns, "split": column}, self.source, self.events)
 
     def view(self, split: str | None) -> CatalogView:
         """The usable videos of a split (None: of all splits), by id. Empty for an unknown split."""
@@ -104,7 +107,7 @@ class Catalog:
         rows = self.rows.where(chosen)
         names, number = self._classes
         codes, _ = rows.words("class_name")
-        return CatalogView(rows, names, number[codes])
+        return CatalogView(rows, names, number[codes], None if self.events is None else self.events.where(chosen))
 
 
 def _rises(ids: Column) -> bool:

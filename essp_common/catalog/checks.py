@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from essp_common.catalog.columns import Column, Lists, Numbers, Words, value_of
+from essp_common.catalog.columns import Column, Lists, Numbers, Texts, Words, value_of
 
 LONGEST_TEXT = 4096
 """Maximum bytes of an id or a URI."""
@@ -114,7 +114,23 @@ def _bad(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
         yield name, "is not the size of a picture", usable & (count > 0) & (columns.numbers(name) == 0)
     yield "first_frame", "is not a frame of the video", usable & ((first < 0) | (first > last))
     yield "last_frame", "is not a frame of the video", usable & (last >= np.maximum(count, 1))
+    yield from _bad_views(columns)
     yield from _bad_keyframes(columns, usable)
+
+
+def _bad_views(columns: Columns) -> Iterator[tuple[str, str, _Bad]]:
+    events, views = columns.by_name["event"], columns.by_name["view"]
+    if not isinstance(events, Texts) or not isinstance(views, Words):
+        raise TypeError("event is a column of texts, and view one of words")
+    named = views.lengths > 0
+    yield "view", "is a view of no event", named & (events.lengths == 0)
+    yield "event", "has a row without a view", ~named & (events.lengths > 0)
+    shown = np.flatnonzero(named)
+    keys = events.alike(shown).astype(np.int64) * (len(views.words) + 1) + views.codes[shown]
+    _, first = np.unique(keys, return_index=True)
+    again = np.ones(len(shown), np.bool_)
+    again[first] = False
+    yield "view", "is there twice in its event", _rows(len(named), shown[again])
 
 
 def _bad_keyframes(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
@@ -148,11 +164,11 @@ def _between(low: float, high: float) -> Callable[[NDArray[Any]], _Bad]:
 
 
 _TEXTS = {
-    **dict.fromkeys(("id", "uri", "etag"), LONGEST_TEXT),
+    **dict.fromkeys(("id", "uri", "etag", "event"), LONGEST_TEXT),
     **dict.fromkeys(("notes", "error"), LONGEST_TEXT * 16),
     "extra": LONGEST_EXTRA,
     "sums": LONGEST_SUMS,
-    **dict.fromkeys(("class_name", "split", "group", "container", "codec", "pixel_format"), LONGEST_NAME),
+    **dict.fromkeys(("class_name", "split", "group", "view", "container", "codec", "pixel_format"), LONGEST_NAME),
 }
 _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "size_bytes": (_between(0, _LARGEST_FILE), "is not the size of a file"),
@@ -162,12 +178,15 @@ _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "fps": (_between(0, _LARGEST_RATE), "is not a frame rate"),
     "duration_s": (_between(0, 1e9), "is not a duration"),
     "start_s": (_between(-1e9, 1e9), "is not a time"),
+    "origin_s": (_between(-1e9, 1e9), "is not a time"),
     "time_base_num": (_between(0, LARGEST_COUNT), "is not a time base"),
     "time_base_den": (_between(1, LARGEST_COUNT), "is not a time base"),
     "frame_count": (_between(0, LARGEST_COUNT), "is not a number of frames"),
     "lookahead": (_between(0, 1024), "is not a number of packets"),
 }
-_COMPARED = frozenset({"id", "uri", "width", "height", "frame_count", "first_frame", "last_frame", "error"})
+_COMPARED = frozenset(
+    {"id", "uri", "width", "height", "frame_count", "first_frame", "last_frame", "event", "view", "error"}
+)
 _KEYFRAMES = ("keyframe_frame", "keyframe_pts", "keyframe_offset")
 
 

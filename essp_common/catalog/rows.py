@@ -57,6 +57,13 @@ class VideoRow:
     keyframe_offset: byte offset of each keyframe's packet in the file (-1: the container does not say).
     group: what it shares with other videos, such as the person or the recording; carving a split keeps a group on one
         side. Empty: it shares nothing.
+    event: what the rows of one event have in common: several cameras, or two eyes, that show it at the same time.
+        Empty: no other row shows it.
+    view: which of the views of its event this is, such as the name of the camera; once in each event. Empty: the only
+        one.
+    origin_s: when the event begins, in seconds of the file's clock (`start_s`): at the beginning of a whole file, or
+        where a segment was said to begin, which may lie between two frames. Frames of two views show the same moment if
+        they appear at the same time after it.
     extra: further columns of the source, as a JSON object; empty if there are none. `meta` parses it.
     targets: what can be learned in addition to the class (`targets.py`): several labels, spans, a value for each frame;
         empty if there is nothing. `essp_common.catalog.targets.unpack` parses it.
@@ -98,6 +105,9 @@ class VideoRow:
     keyframe_frame: tuple[int, ...] = ()
     keyframe_offset: tuple[int, ...] = ()
     group: str = ""
+    event: str = ""
+    view: str = ""
+    origin_s: float = 0.0
     extra: str = ""
     targets: bytes = b""
     notes: str = ""
@@ -182,6 +192,10 @@ class Rows(Sequence[VideoRow]):
             raise TypeError(f"{name} is not a column of numbers")
         values: Numbers = column[self.places]
         return values
+
+    def number(self, name: str, row: int) -> Any:
+        """One number of one row."""
+        return value_of(self.columns[name], self.places[row])
 
     def words(self, name: str) -> tuple[Numbers, Texts]:
         """The code of each row in one of `WORDS`, and the words for the codes."""

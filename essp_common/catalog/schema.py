@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = "4"
+VERSION = "5"
 VERSION_KEY = b"essp.catalog.version"
 SOURCE_KEY = b"essp.catalog.source"
 _INTEGERS, _STRING = pa.list_(pa.int64()), pa.string()
@@ -40,6 +40,9 @@ COLUMNS: dict[str, pa.DataType] = {
     "keyframe_frame": _INTEGERS,
     "keyframe_offset": _INTEGERS,
     "group": _STRING,
+    "event": _STRING,
+    "view": _STRING,
+    "origin_s": pa.float64(),
     "extra": _STRING,
     "targets": pa.binary(),
     "notes": _STRING,
@@ -49,7 +52,7 @@ COLUMNS: dict[str, pa.DataType] = {
 """Every column, by its name, in the order of the file."""
 KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list per video, all of the same length: an entry for each keyframe."""
-WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
+WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "view", "notes", "error"})
 """The columns stored as `Words`."""
 SHARED = frozenset({"timestamps", "sums"})
 """The columns with equal bytes in all rows of a file."""
@@ -59,10 +62,15 @@ empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
-    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
+    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group", "view"),
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""
+TIMED = (
+    *("event", "view", "origin_s", "start_s", "duration_s", "timestamps", "time_base"),
+    *("fps", "frame_count", "first_frame", "last_frame"),
+)
+"""The columns that bring the views of one event into step."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""
 HANDED = ("extra", "targets")

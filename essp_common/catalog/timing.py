@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.rows import Rows, VideoRow
 from essp_common.errors import ConfigError
 
 
@@ -90,6 +92,65 @@ class Timing:
         timestamps."""
         row = self._row
         return _edges(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
+
+
+SAME_MOMENT_S = 1e-3
+"""Frames of two views that appear at most this long one after the other show the same moment: a tick of Matroska and
+WebM."""
+
+
+class Clock:
+    """When the frames of one row appear, in seconds from the beginning of its event."""
+
+    def __init__(self, rows: Rows, row: int) -> None:
+        """`rows`: with the columns `schema.TIMED`. Raises `ConfigError` for damaged timestamps."""
+        numbers = {name: rows.number(name, row) for name in _CLOCK}
+        self._first, self._last = int(numbers["first_frame"]), int(numbers["last_frame"])
+        self._fps = float(numbers["fps"]) or 1.0
+        self._start_s = float(numbers["start_s"]) - float(numbers["origin_s"])
+        self._appears_s: list[float] = []
+        """When each frame of a varying rate appears, from the first frame of the row to its last; otherwise empty."""
+        self._end_s = self._start_s + (self._last + 1) / self._fps
+        if packed := rows.blob("timestamps", row):
+            time_base = int(numbers["time_base_num"]), int(numbers["time_base_den"])
+            times = float(numbers["start_s"]), float(numbers["duration_s"])
+            edges = _edges(rows.text("id", row), packed, int(numbers["frame_count"]), time_base, *times)
+            *self._appears_s, self._end_s = (edges[self._first : self._last + 2] - float(numbers["origin_s"])).tolist()
+
+    def appears_s(self, frame: int) -> float:
+        """When a frame of the file appears; beyond the row, its first or last frame."""
+        frame = min(max(frame, self._first), self._last)
+        if self._appears_s:
+            return self._appears_s[frame - self._first]
+        return self._start_s + frame / self._fps
+
+    @property
+    def shows_s(self) -> tuple[float, float]:
+        """From when to when the row shows something."""
+        return self.appears_s(self._first), self._end_s
+
+    def frames(self, begin_s: float, end_s: float) -> tuple[int, int]:
+        """The first frame of the row that appears at or after one time, and the last one that appears before another,
+        both to within `SAME_MOMENT_S`."""
+        times = self._appears_s or [self.appears_s(frame) for frame in range(self._first, self._last + 1)]
+        first, stop = (bisect_left(times, second - SAME_MOMENT_S) for second in (begin_s, end_s))
+        return self._first + first, self._first + stop - 1
+
+    def shown(self, seconds: Sequence[float]) -> list[int]:
+        """The last frame of the row that has appeared at each of these times, to within `SAME_MOMENT_S`; before the
+        first one, the first one."""
+        first, last, late_s = self._first, self._last, SAME_MOMENT_S
+        if self._appears_s:
+            places = (bisect_right(self._appears_s, second + late_s) - 1 for second in seconds)
+            return [first + max(place, 0) for place in places]
+        start_s, fps = self._start_s - late_s, self._fps
+        return [min(max(math.floor((second - start_s) * fps), first), last) for second in seconds]
+
+
+_CLOCK = (
+    *("first_frame", "last_frame", "frame_count", "fps", "start_s", "duration_s", "origin_s"),
+    *("time_base_num", "time_base_den"),
+)
 
 
 @lru_cache(maxsize=4)  # segments of one file come consecutively

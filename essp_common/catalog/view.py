@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,35 @@ _SAMPLED, _NEARLY_ALL = 1000, 0.9
 """Number of videos examined for a common property, and the fraction of them that must have it."""
 
 
+class Events(NamedTuple):
+    """What further views show of the events of some rows (`events.py`)."""
+
+    further: Mapping[str, Rows]
+    """View -> its row for each of the rows."""
+    first_frame: NDArray[np.int64]
+    last_frame: NDArray[np.int64]
+    """The frames of each row that appear while all views show the event; beyond them, one of them stands still."""
+
+    def where(self, chosen: NDArray[Any]) -> Events:
+        """The same for some of the rows: indices among them, or a boolean for each."""
+        further = {view: rows.where(chosen) for view, rows in self.further.items()}
+        return Events(further, self.first_frame[chosen], self.last_frame[chosen])
+
+
 class CatalogView:
     """The usable videos of one split, indexed 0..n-1."""
 
-    def __init__(self, rows: Rows, classes: tuple[str, ...], class_id: NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        classes: tuple[str, ...],
+        class_id: NDArray[np.int32],
+        events: Events | None = None,
+    ) -> None:
         self.rows = rows
         """Sorted by id."""
+        self.events = events
+        """What further views show meanwhile, if clips have several."""
         self.classes = classes
         """All class names of the catalog, sorted; a class id is an index into them, the same for every split."""
         self.class_id = class_id
@@ -34,6 +58,11 @@ class CatalogView:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def further(self) -> Mapping[str, Rows]:
+        """View -> its row for each video; empty if clips have one view."""
+        return {} if self.events is None else self.events.further
 
     @cached_property
     def by_class(self) -> tuple[NDArray[np.int32], ...]:
@@ -48,13 +77,15 @@ class CatalogView:
 
     @cached_property
     def first_frame(self) -> NDArray[Any]:
-        """(n,) first frame of each video's segment."""
-        return _frames(self.rows.numbers("first_frame"))
+        """(n,) first frame of each video's segment, or of the part that further views show, too."""
+        return _frames(self.rows.numbers("first_frame") if self.events is None else self.events.first_frame)
 
     @cached_property
     def length(self) -> NDArray[Any]:
-        """(n,) frames of each video's segment, at least 1."""
+        """(n,) frames of each video's segment, or of the part that further views show, too; at least 1."""
         first, last = self.rows.numbers("first_frame"), self.rows.numbers("last_frame")
+        if self.events is not None:
+            first, last = self.events.first_frame, self.events.last_frame
         return _frames(last.astype(np.int64) - first + 1)
 
     @cached_property

@@ -39,6 +39,19 @@ class ResizeSpec(Section):
     """A method of libswscale."""
 
 
+class ViewSpec(Section):
+    """How the clips of a further view differ from those of the first one."""
+
+    frames: int | None = Field(None, ge=1, le=512)
+    """Frames decoded for each clip (default: as `clip.frames`)."""
+    stride: int | None = Field(None, ge=1, le=64)
+    """Distance between consecutive frames, counted in frames of the first view (default: as `clip.stride`)."""
+    resize: ResizeSpec | None = None
+    """Size of the frames (default: as `clip.resize`)."""
+    pixels: Literal["rgb", "yuv420", "gray"] | None = None
+    """Pixel format (default: as `clip.pixels`)."""
+
+
 class ClipSpec(Section):
     """The geometry of a clip."""
 
@@ -61,6 +74,28 @@ class ClipSpec(Section):
     for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+    views: dict[Label, ViewSpec] = Field({}, max_length=32)
+    """Views of the catalog's events to decode together, such as cameras; a clip of the first one has the settings
+    above, and the others may differ from it, as in `{top: {}, wrist: {resize: {height: 128, width: 128}}}`. All of them
+    end at the same moment: each of their frames is the last one shown when a frame of the first view appears, `stride`
+    frames apart. A stream says which view it is computed from. Empty: the catalog has one view. See
+    [events](catalog.md#several-views-of-one-event)."""
+
+    @property
+    def further(self) -> dict[str, ClipSpec]:
+        """The clips of each view but the first."""
+        return {name: self.of(name) for name in list(self.views)[1:]}
+
+    def of(self, view: str) -> ClipSpec:
+        """The clips of one view; with an empty name, those of the first one."""
+        given = self.views[view].model_dump(exclude_none=True) if view else {}
+        own = {name: getattr(self.views[view], name) for name in given}
+        return self.model_copy(update={**own, "views": {}})
+
+    @property
+    def reach(self) -> int:
+        """Frames of the first view that a clip takes: from the first moment of any view to the last one."""
+        return max([self.span, *(view.span for view in self.further.values())])
 
     @property
     def snippet_frames(self) -> int:
@@ -92,23 +127,51 @@ class ClipSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _fits_into_planes(self) -> ClipSpec:
-        if self.pixels != "yuv420":
+    def _fits_its_views(self) -> ClipSpec:
+        if not self.views:
             return self
-        if self.codec.name == "jpeg":
+        first = next(iter(self.views))
+        if own := self.views[first].model_dump(exclude_none=True):
             raise wrong(
-                "jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict"
+                f"clips of the first view have the settings of clip itself; write clip.{next(iter(own))} instead",
+                field=f"views.{first}.{next(iter(own))}",
+                code="conflict",
             )
-        sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
-        for side in sides.get(self.resize.mode, ()):
-            if (length := getattr(self.resize, side)) % 2:
+        if self.snippets > 1:
+            raise wrong("clips of several views are one piece; use 1", field="snippets", code="conflict")
+        for name in self.views:
+            if not name:
+                raise wrong("a view needs a name", field="views", code="invalid")
+            if (mode := self.of(name).resize.mode) not in ("crop", "exact"):
                 raise wrong(
-                    f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; "
-                    f"use {length - 1} or {length + 1}",
-                    field=f"resize.{side}",
+                    f"{mode} makes frames of different sizes; with views, use crop or exact",
+                    field="resize.mode" if self.views[name].resize is None else f"views.{name}.resize.mode",
                     code="conflict",
                 )
+            _check_planes(self.of(name), f"views.{name}.")
         return self
+
+    @model_validator(mode="after")
+    def _fits_into_planes(self) -> ClipSpec:
+        _check_planes(self)
+        return self
+
+
+def _check_planes(clip: ClipSpec, place: str = "") -> None:
+    """Raises for a size or codec that YUV 4:2:0 does not have. `place`: of its settings within those of clip."""
+    if clip.pixels != "yuv420":
+        return
+    if clip.codec.name == "jpeg":
+        raise wrong("jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict")
+    sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
+    for side in sides.get(clip.resize.mode, ()):
+        if (length := getattr(clip.resize, side)) % 2:
+            raise wrong(
+                f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; use {length - 1} or "
+                f"{length + 1}",
+                field=f"{place}resize.{side}",
+                code="conflict",
+            )
 
 
 class StreamSpec(Section):
@@ -116,6 +179,8 @@ class StreamSpec(Section):
 
     feature: Label = "rgb"
     """An extractor's name (`essp extractor ls`)."""
+    view: Label = ""
+    """The view of `clip.views` that it is computed from. A stream without one that `consumers` take has all of them."""
     params: Params = Field({})
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, the number of the clip's frames to
     use. All others: `every`, to use every n-th frame of the clip, and `short_side`, to scale frames down first. `flow`

@@ -387,8 +387,27 @@ class JobSpec(Section):
             if trainer.stream not in self.streams:
                 known = suggested(trainer.stream, self.streams)
                 raise wrong(f"no stream {trainer.stream!r}; {known}", field=f"trainers.{name}.stream", code="unknown")
+        self._check_views()
         self._check_readers()
         return self
+
+    def _check_views(self) -> None:
+        """A stream is computed from one view; only a loop takes the frames of all of them."""
+        views = self.clip.views
+        if views and self.data.records:
+            raise wrong("records have no views; leave it out", field="clip.views", code="conflict")
+        for name, stream in self.streams.items():
+            if stream.view and stream.view not in views:
+                known = suggested(stream.view, views, "views: ") if views else "clip.views names none"
+                raise wrong(f"no view {stream.view!r}; {known}", field=f"streams.{name}.view", code="unknown")
+            takes_all = stream.feature == "rgb" and self.consumers
+            if len(views) > 1 and not stream.view and not takes_all:
+                raise wrong(
+                    f"{stream.feature} is computed from one view; name one of {', '.join(views)} (a loader: give only "
+                    "the clip of this view)",
+                    field=f"streams.{name}.view",
+                    code="missing",
+                )
 
     def _check_readers(self) -> None:
         """Check the number of readers: the ledger has one bit per reader of a clip, in a 64-bit number."""

@@ -6,7 +6,7 @@ import json
 
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.spec import JobSpec
-from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
+from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest, View
 from essp_common.runtime import ids
 
 _MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.EXACT, "crop": Resize.CROP}
@@ -27,6 +27,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
                 params_json=json.dumps(stream.params, sort_keys=True),
                 codec=_codec(stream.codec),
                 consumers=readers[name],
+                view=stream.view,
             )
             for name, stream in spec.streams.items()
             if readers[name]
@@ -34,6 +35,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
         ttl_s=spec.limits.ttl_s,
         strict=spec.limits.strict,
         snippets=spec.clip.snippets,
+        views=[View(name=name, resize=resize_of(spec.clip.of(name))) for name in spec.clip.views],
     )
 
 

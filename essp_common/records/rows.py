@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narrow
 from essp_common.catalog.divisions import columns_of, divided
+from essp_common.catalog.events import check_one_view, of_views
 from essp_common.catalog.file import read_catalog
+from essp_common.catalog.schema import TIMED
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
@@ -45,8 +47,14 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
     """
     if spec.data.records:
         return of_records(spec, stores)
-    wanted = None if columns is None else (*columns, *columns_of(spec.data))
-    return divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
+    timed = TIMED if spec.clip.views else ()
+    wanted = None if columns is None else (*columns, "view", *timed, *columns_of(spec.data))
+    catalog = divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
+    if spec.clip.views:
+        return of_views(catalog, tuple(spec.clip.views))
+    if spec.predictor is None:
+        check_one_view(catalog)
+    return catalog
 
 
 def of_records(spec: JobSpec, stores: Stores) -> Catalog:
@@ -227,6 +235,9 @@ def _alike(count: int) -> dict[str, Column]:
         "keyframe_frame": none,
         "keyframe_offset": none,
         "group": empty,
+        "event": texts,
+        "view": empty,
+        "origin_s": np.zeros(count),
         "extra": texts,
         "targets": blobs,
         "notes": empty,

@@ -18,8 +18,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -42,7 +43,7 @@ from essp_engine.decoding.protocol import (
     READY,
     ChildConfig,
     Request,
-    Shape,
+    Shapes,
     clip_shapes,
     is_of_records,
     is_raw,
@@ -50,6 +51,7 @@ from essp_engine.decoding.protocol import (
 from essp_engine.video.codec import complete, encode, frame_buffer, raw_bytes
 from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits
+from essp_engine.video.joined import begins, joined, joined_bytes, write_head
 from essp_engine.video.selection import Tally
 
 _OPEN_FILES = 256
@@ -78,7 +80,7 @@ class Child:
         So it is read again, bypassing the decoder's cache.
         """
         answer = self._answered(request)
-        if _blames(answer) and not self._is_local(request.unit.video):
+        if _blames(answer) and not all(map(self._is_local, _videos(request.unit))):
             answer = self._answered(request)
         return answer
 
@@ -91,16 +93,16 @@ class Child:
         try:
             return {"clips": self._decode(request), "frames": self._tally.counts()}
         except TransientError as error:
-            self._drop(request.unit.video)  # after a failed read, FFmpeg has lost its position in the file
+            self._drop(request.unit)  # after a failed read, FFmpeg has lost its position in the file
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except StoreRefuses as error:  # a worker that is set up wrongly; not the video's fault
-            self._drop(request.unit.video)
+            self._drop(request.unit)
             return {"reason": str(error), "retry_after_s": _REFUSED_RETRY_S}
         except EsspError as error:
-            self._drop(request.unit.video, damaged=True)
+            self._drop(request.unit, damaged=True)
             return _failure(error)
         except MemoryError:
-            self._drop(request.unit.video)
+            self._drop(request.unit)
             return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
 
     def _decode(self, request: Request) -> list[int | dict[str, Any]]:
@@ -108,30 +110,62 @@ class Child:
         unit = request.unit
         raw = is_raw(unit.recipe.codec)
         shapes = clip_shapes(unit)
+        values = [
+            self._raw_values(of_clip, slot) if raw else [] for of_clip, slot in zip(shapes, request.slots, strict=True)
+        ]
         frames = [
-            self._raw_frames(shape, slot) if raw else np.empty(shape, np.uint8)
-            for shape, slot in zip(shapes, request.slots, strict=True)
+            [
+                frame_buffer(shape, "u1", value)[1] if value is not None else np.empty(shape, np.uint8)
+                for shape, value in zip_longest(of_clip, into)
+            ]
+            for of_clip, into in zip(shapes, values, strict=True)
         ]
         errors, colours = self._read(unit, frames)
         failpoint("decoder-child.decoded")
         if any(errors):
-            self._drop(unit.video, damaged=True)
+            self._drop(unit, damaged=True)
         clips: list[int | dict[str, Any]] = []
-        for array, slot, colour, error in zip(frames, request.slots, colours, errors, strict=True):
+        for arrays, into, slot, seen, error in zip(frames, values, request.slots, colours, errors, strict=True):
             if error is not None:
                 clips.append(_failure(error))
             elif raw:
-                size = raw_bytes(array.shape, array.dtype)
-                complete(self._memory[slot.start : slot.start + size], colour)
-                clips.append(size)
+                for value, colour in zip(into, seen, strict=True):
+                    complete(value, colour)
+                clips.append(self._raw_bytes(list(map(len, into)), slot))
             else:
-                clips.append(self._store(encode(array, unit.recipe.codec, colour), slot))
+                encoded = [encode(array, unit.recipe.codec, c) for array, c in zip(arrays, seen, strict=True)]
+                clips.append(self._store(encoded[0] if len(encoded) == 1 else joined(encoded), slot))
         return clips
 
     def _read(
+        self, unit: DecodeSeed, frames: Sequence[Sequence[NDArray[np.uint8]]]
+    ) -> tuple[list[BadVideo | None], list[list[Colour | None]]]:
+        """Fill the frames of each view of each seed, view by view. Returns for each seed its error, and the colour
+        space of each view if its values are not RGB."""
+        errors, first = self._read_first(unit, [of_clip[0] for of_clip in frames])
+        colours = [[colour] for colour in first]
+        for number, (video, view) in enumerate(zip(unit.further, unit.recipe.views[1:], strict=True)):
+            targets = [of_clip[1 + number] for of_clip in frames]
+            try:
+                reader = self._videos.reader(video)
+                reader.tally = self._tally
+                found = reader.read(
+                    [seed.views[number] for seed in unit.seeds], view.resize, targets, strict=unit.recipe.strict
+                )
+            except BadVideo as error:
+                raise _of_view(view.name, error) from error
+            errors = [
+                known or (None if error is None else _of_view(view.name, error))
+                for known, error in zip(errors, found, strict=True)
+            ]
+            for seen, colour in zip(colours, reader.colours, strict=True):
+                seen.append(colour)
+        return errors, colours
+
+    def _read_first(
         self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]]
     ) -> tuple[list[BadVideo | None], list[Colour | None]]:
-        """Fill the frames. Returns for each seed its error, and its colour space if its values are not RGB."""
+        """Fill the frames of the only or first view."""
         resize, strict = unit.recipe.resize, unit.recipe.strict
         if is_of_records(unit):
             records = self._records
@@ -143,10 +177,11 @@ class Child:
         errors = reader.read(unit.seeds, resize, frames, strict=strict)
         return errors, reader.colours
 
-    def _drop(self, video: Video, *, damaged: bool = False) -> None:
+    def _drop(self, unit: DecodeSeed, *, damaged: bool = False) -> None:
         """Close what was read: the next unit opens it again; if it seems damaged, bypassing the decoder's cache."""
-        self._videos.drop(video, damaged=damaged)
-        self._records.drop(video, damaged=damaged)
+        for video in _videos(unit):
+            self._videos.drop(video, damaged=damaged)
+        self._records.drop(unit.video, damaged=damaged)
 
     def _is_local(self, video: Video) -> bool:
         """Whether it is on a local disk, where reading again gives the same result."""
@@ -156,9 +191,19 @@ class Child:
         except EsspError:
             return True  # it is not in any store
 
-    def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
-        """The frames inside a raw value, which is laid out in its slot."""
-        return frame_buffer(shape, "u1", self._memory[slot.start : slot.start + slot.size])[1]
+    def _raw_values(self, shapes: Shapes, slot: Slot) -> list[memoryview]:
+        """The raw value of each view in a slot, in which frames are written."""
+        sizes = [raw_bytes(shape, "u1") for shape in shapes]
+        places = begins(sizes) if len(sizes) > 1 else [0]
+        memory = self._memory[slot.start : slot.start + slot.size]
+        return [memory[begin : begin + size] for begin, size in zip(places, sizes, strict=False)]
+
+    def _raw_bytes(self, sizes: Sequence[int], slot: Slot) -> int:
+        """The size of the value that raw values of these sizes are in a slot."""
+        if len(sizes) == 1:
+            return sizes[0]
+        write_head(self._memory[slot.start : slot.start + slot.size], sizes)
+        return joined_bytes(sizes)
 
     def _store(self, value: Buffer, slot: Slot) -> int | dict[str, Any]:
         size = len(value)
@@ -166,6 +211,16 @@ class Child:
             return _failure(BadVideo("the frames do not compress; use another codec for clips", "limit"))
         self._memory[slot.start : slot.start + size] = value
         return size
+
+
+def _videos(unit: DecodeSeed) -> Iterator[Video]:
+    """The videos of a unit: one, or one for each view."""
+    yield unit.video
+    yield from unit.further
+
+
+def _of_view(name: str, error: BadVideo) -> BadVideo:
+    return BadVideo(f"view {name}: {error}", error.kind)
 
 
 def _blames(answer: dict[str, Any]) -> bool:

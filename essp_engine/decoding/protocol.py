@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
@@ -24,6 +24,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed
 from essp_common.runtime.shared_slots import Slot
 from essp_engine.video.codec import max_encoded_bytes
 from essp_engine.video.geometry import frame_shape
+from essp_engine.video.joined import joined_bytes
 
 READY = b"ready"
 
@@ -32,6 +33,8 @@ _SLOT = struct.Struct("<QQ")
 
 Shape = tuple[int, ...]
 """`(T, H, W, 3)` for RGB; `essp_engine/video/colour.py` has the others."""
+Shapes = tuple[Shape, ...]
+"""Those of a clip: of each of its views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,12 @@ class Request:
         return cls(memory_bytes, slots, DecodeSeed.FromString(message[end:]))
 
 
-def clip_shapes(unit: DecodeSeed) -> list[Shape]:
-    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, or with frames that do not
-    divide evenly into its snippets, and for frame sizes that the recipe's colours do not support."""
+def clip_shapes(unit: DecodeSeed) -> list[Shapes]:
+    """For each seed, the shape of its frames, followed by those of each further view.
+
+    Raises `PermanentError` for a seed without frames, or with frames that do not divide evenly into its snippets, for
+    frame sizes that the recipe's colours do not support, and for views that do not match the recipe.
+    """
     whole = (unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
@@ -96,8 +102,19 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
             raise PermanentError(
                 f"{unit.video.id}: {seed.frame_count} frames do not divide into {snippets} equal snippets"
             )
-        shapes.append((seed.frame_count, *shape))
+        shapes.append(((seed.frame_count, *shape), *_further_shapes(unit, seed)))
     return shapes
+
+
+def _further_shapes(unit: DecodeSeed, seed: Seed) -> Iterator[Shape]:
+    views = unit.recipe.views[1:]
+    if not len(unit.further) == len(seed.views) == len(views):
+        raise PermanentError(f"{unit.video.id}: a seed has other views than its recipe")
+    for video, view, shown in zip(unit.further, views, seed.views, strict=True):
+        shape = frame_shape(view.resize, video.height, video.width)
+        if not (all(shape) and shown.frame_count) or len(shown.offsets) != shown.frame_count:
+            raise PermanentError(f"{video.id}: a seed asks for no frames, or the video has no size")
+        yield shown.frame_count, *shape
 
 
 def of_one_seed(unit: DecodeSeed, seed: Seed) -> DecodeSeed:
@@ -119,11 +136,12 @@ def is_raw(codec: FrameCodec) -> bool:
     return codec.name in ("", "raw")
 
 
-def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
+def slot_bytes(shapes: Shapes, codec: FrameCodec) -> int:
     """Bytes to reserve for a clip's value. Noise may be larger compressed than raw."""
-    return _slot_bytes(shape, codec.name)
+    return _slot_bytes(shapes, codec.name)
 
 
 @lru_cache(maxsize=1024)
-def _slot_bytes(shape: Shape, codec: str) -> int:
-    return max_encoded_bytes(shape, "u1", codec)
+def _slot_bytes(shapes: Shapes, codec: str) -> int:
+    sizes = [max_encoded_bytes(shape, "u1", codec) for shape in shapes]
+    return sizes[0] if len(sizes) == 1 else joined_bytes(sizes)

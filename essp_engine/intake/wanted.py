@@ -20,7 +20,7 @@ from essp_common.quantities import counted
 from essp_common.runtime.process import cpu_count
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.intake.ordered import Read
-from essp_engine.video import codec
+from essp_engine.video import codec, joined
 from essp_engine.video.colour import Colour
 
 Frames = NDArray[Any]
@@ -35,17 +35,30 @@ class Decoded(NamedTuple):
     frames: Frames
     colour: Colour | None
     """The meaning of the numbers if they are not RGB or a feature."""
+    further: tuple[Decoded, ...] = ()
+    """The same of each further view, for a stream of all views."""
 
 
 class Decoding:
     """Decodes a value of the cache, or the parts of one that hold the needed frames. Thread-safe."""
 
-    def __init__(self, wanted: int | None) -> None:
-        """`wanted`: how many evenly spaced frames of each clip to decode (None: all)."""
+    def __init__(self, wanted: int | None, view: int | None = None) -> None:
+        """`wanted`: how many evenly spaced frames of each clip to decode (None: all). `view`: of which of the views
+        that the value joins (None: of the only one, or all frames of all of them)."""
         self._wanted = wanted
+        self._view = view
 
     def __call__(self, value: Buffer) -> Decoded:
         """Raises `BadFrames`, and `ConfigError` for clips that are too short."""
+        if not joined.is_joined(value):
+            return self._decoded(value)
+        views = joined.separate(value)
+        if self._view is not None:
+            return self._decoded(views[self._view])
+        first, *further = (Decoded(codec.decode(view, checked=True), codec.header(view).colour) for view in views)
+        return first._replace(further=tuple(further))
+
+    def _decoded(self, value: Buffer) -> Decoded:
         described = codec.described(value)
         if self._wanted is None:
             return Decoded(codec.decode(value, None, described, checked=True), described.colour)
@@ -63,13 +76,16 @@ def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) 
     number."""
     wanted = wanted_frames(clip, stream)
     stored = stream.codec if wanted is None else clip.codec
+    view = list(clip.views).index(stream.view) if stream.view else None
+    whole = len(clip.views) > 1 and wanted is not None
+    fetched = _Reading(Decoding(wanted, view), clip.frames, ()) if whole else reading(clip, wanted)
     if cache_url.startswith(("memory:", "shm:")) and stored.name == "raw":
         # There is nothing to wait for or to decode, and a whole value needs no copy, unlike its parts.
-        return fetches, _Reading(Decoding(wanted), clip.frames, ())
-    return fetches or min(_MOST_FETCHES, cpu_count()), reading(clip, wanted)
+        return fetches, _Reading(fetched.decoded, clip.frames, ())
+    return fetches or min(_MOST_FETCHES, cpu_count()), fetched
 
 
-def reading(clip: ClipSpec, wanted: int | None) -> Read:
+def reading(clip: ClipSpec, wanted: int | None) -> _Reading:
     """The function that reads and decodes `wanted` evenly spaced frames of each clip (None: features, all frames)."""
     in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
     frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else ()

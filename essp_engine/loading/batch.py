@@ -58,6 +58,8 @@ class Seen:
     """The pixel format, if the device converts the frames to pictures."""
     cuts: tuple[Cut, ...] = ()
     """The views that the device cuts."""
+    further: tuple[Seen, ...] = ()
+    """What is seen of each further view of the event, in a stream of all its views."""
 
 
 View = Callable[[ClipRef, Decoded], Seen]
@@ -69,12 +71,14 @@ Transform = Callable[[ClipRef, Seen], Seen]
 
 def as_stored(clip: ClipRef, decoded: Decoded) -> Seen:
     """All frames of a clip, in the pixel format of its video: the device converts them to pictures."""
-    return Seen(*decoded)
+    further = tuple(as_stored(clip, each) for each in decoded.further)
+    return Seen(decoded.frames, decoded.colour, further=further)
 
 
 def as_pictures(clip: ClipRef, decoded: Decoded) -> Seen:
     """All frames of a clip as pictures."""
-    return Seen(pictures(*decoded))
+    further = tuple(as_pictures(clip, each) for each in decoded.further)
+    return Seen(pictures(decoded.frames, decoded.colour), further=further)
 
 
 def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
@@ -89,7 +93,14 @@ class _OnHost:
     view: Callable[[ClipRef, Frames], Frames]
 
     def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        return Seen(self.view(clip, pictures(*decoded)))
+        return Seen(self.view(clip, pictures(decoded.frames, decoded.colour)))
+
+
+class Shown(NamedTuple):
+    """One view of the clips of a batch, as `Batch.frames` and `Batch.colours`."""
+
+    frames: tuple[Frames, ...]
+    colours: tuple[Colour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +121,12 @@ class Batch:
     """The pixel formats of `frames`, if they are not pictures yet."""
     cuts: tuple[tuple[Cut, ...], ...] = ()
     """The views to cut from `frames`, if they are not cut yet."""
+    further: tuple[Shown, ...] = ()
+    """The same of each further view of the clips; empty after they are sent to the device."""
     input: Input | None = None
     """The clips on the device; None: this rank has no clip of the batch."""
+    further_inputs: tuple[Input, ...] = ()
+    """Each further view of the clips on the device."""
 
     @property
     def clips(self) -> tuple[Delivery, ...]:

@@ -12,13 +12,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import torch
 
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, PhaseEnd
-from essp_engine.loading.batch import Batch
+from essp_engine.loading.batch import Batch, Input, Shown
 from essp_engine.loading.device import OfPlanes, enough_memory, transfer_to
 from essp_engine.loading.device_views import DeviceViews
 
@@ -58,7 +59,8 @@ class DeviceFeed:
         self._finish_sent = finish_sent
         self._prefetch = prefetch
         self._device = device
-        self._transfer = transfer_to(device)
+        self._transfers = [transfer_to(device)]
+        """One for each view: batches of it reuse the same memory."""
         self._views = views
         self._waiting: Batch | PhaseEnd | None = None
         self._failure: BaseException | None = None
@@ -115,17 +117,22 @@ class DeviceFeed:
             return item
         if item.frames:
             with enough_memory(self._device, len(item.frames)):
-                sent = self._transfer(item.frames)
-                if item.colours:
-                    sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
+                sent, *further = map(self._of_view, count(), (Shown(item.frames, item.colours), *item.further))
                 if item.cuts:
                     if self._views is None:
                         raise ValueError("the batch has views to cut, but the feed has no DeviceViews")
                     sent = self._views.of(sent, item.cuts)
-                item = replace(item, frames=(), input=sent)
+                item = replace(item, frames=(), further=(), input=sent, further_inputs=tuple(further))
         if self._finish_sent:
             retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)
         return item
+
+    def _of_view(self, number: int, shown: Shown) -> Input:
+        """One view of the clips of a batch, on the way to the device."""
+        if number == len(self._transfers):
+            self._transfers.append(transfer_to(self._device))
+        sent = self._transfers[number](shown.frames)
+        return OfPlanes(sent, shown.colours, shown.frames[0].ndim) if shown.colours else sent
 
     def _offer(self, item: Batch | PhaseEnd) -> None:
         with self._changed:

@@ -55,7 +55,7 @@ class _OnDevice:
     cuts: Callable[[ClipRef, int, int], Sequence[Cut]]
 
     def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        frames, colour = decoded
+        frames, colour = decoded.frames, decoded.colour
         height, width = _size(frames)
         return Seen(frames, colour, tuple(self.cuts(clip, height, width)))
 

@@ -26,7 +26,7 @@ from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, OrderedIntake, PhaseEnd
-from essp_engine.loading.batch import Batch, Seen, Transform
+from essp_engine.loading.batch import Batch, Seen, Shown, Transform
 
 _TAKE_S = 0.1
 
@@ -145,10 +145,10 @@ class Prefetch:
                 self._collected.append(self._seen(item))
         items = tuple(item for item, _ in self._collected)
         seen = [one for _, one in self._collected if one is not None]
-        frames = tuple(one.frames for one in seen)
-        colours = tuple(one.colour for one in seen if one.colour is not None)
+        frames, colours = _shown(seen)
         cuts = tuple(one.cuts for one in seen if one.cuts)
-        return Batch(phase_index, self._phases[phase_index], begin, stop, items, frames, colours, cuts)
+        further = tuple(map(_shown, zip(*(one.further for one in seen), strict=True)))
+        return Batch(phase_index, self._phases[phase_index], begin, stop, items, frames, colours, cuts, further)
 
     def _seen(self, item: Delivery) -> tuple[Delivery, Seen | None]:
         if item.skipped:
@@ -176,3 +176,8 @@ class Prefetch:
         if self._closing.is_set():
             raise _Closing
         return retry_transient(lambda: self._intake.take(_TAKE_S), self._closing.is_set, self._closing.wait)
+
+
+def _shown(seen: Sequence[Seen]) -> Shown:
+    """One view of the clips of a batch."""
+    return Shown(tuple(one.frames for one in seen), tuple(one.colour for one in seen if one.colour is not None))

@@ -19,6 +19,7 @@ from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
+from essp_engine.planning.moments import Moments
 from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan
 
@@ -72,10 +73,15 @@ class Phases:
             if purpose == PREDICT:
                 crc = _crc_of_files(view.rows)
             plan = plan_of(view, self.spec.clip, sampling, purpose, epoch)
+            moments = Moments(view, self.spec.clip) if view.further else None
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
                 text = f"{number} {index} {clip.class_id} {view.rows.text('id', clip.video)} {clip.first_frame}\n"
                 crc = zlib.crc32(text.encode(), crc)
+                if moments is not None:
+                    shown = zip(view.further.items(), moments.frames(clip.video, clip.first_frame), strict=True)
+                    texts = (f"{rows.text('id', clip.video)} {frames}\n" for (_, rows), frames in shown)
+                    crc = zlib.crc32("".join(texts).encode(), crc)
         return crc
 
     def let_go(self) -> None:

@@ -69,11 +69,13 @@ class PlanBase(ABC):
         self._snippets = clip.snippets
         self._locality = locality
         self._class_id = view.class_id
-        self._first, self._whole = view.first_frame, view.starts(clip.span)
+        self._first, self._whole = view.first_frame, view.starts(clip.reach)
         """For each video, the first possible start of a snippet, and the number of possible starts."""
         if clip.part != WHOLE:
             offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
             self._first = self._first.astype(np.int64) + offsets
+        if lead := clip.reach - clip.span:  # frames before the clip that another view shows
+            self._first = self._first + np.clip(view.length - clip.span, 0, lead)
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
         """The number of possible starts for the first snippet of a clip, which is in the first of the equal parts."""
         self._file = view.file
@@ -160,8 +162,8 @@ def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[
     """
     begin = np.floor(lengths * clip.part[0]).astype(np.int64)
     end = np.ceil(lengths * clip.part[1]).astype(np.int64)
-    over = np.clip((begin + end - clip.span) // 2, 0, np.maximum(lengths - clip.span, 0))
-    return np.where(end - begin >= clip.span, begin, over), np.maximum(end - begin - clip.span, 0) + 1
+    over = np.clip((begin + end - clip.reach) // 2, 0, np.maximum(lengths - clip.reach, 0))
+    return np.where(end - begin >= clip.reach, begin, over), np.maximum(end - begin - clip.reach, 0) + 1
 
 
 def snippet_begins(places: int, snippets: int) -> NDArray[np.int64]:

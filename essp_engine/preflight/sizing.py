@@ -24,9 +24,10 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Purpose
 from essp_common.quantities import counted, size
 from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.streams import Stream
+from essp_engine.preflight.streams import Stream, further_clips
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.joined import joined_bytes
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
 """Limits of one work unit; the larger one applies: enough clips to share decoding from a keyframe, and few enough to
@@ -51,7 +52,10 @@ def bounds_of(
 
     Raises `ConfigError` for clips and values that the codec cannot store.
     """
-    bounds = {purpose: _bounds(phases.spec, clips[purpose], streams, parts.streams) for purpose, _ in phases.views}
+    bounds = {
+        purpose: _bounds(phases.spec, clips[purpose], further_clips(phases.spec, view), streams, parts.streams)
+        for purpose, view in phases.views
+    }
     return [bounds[purpose] for purpose, _ in phases.order]
 
 
@@ -86,7 +90,8 @@ def most_unit_clips(spec: JobSpec) -> int:
     """
     if spec.data.records:
         return _UNIT_CLIPS
-    return max(_UNIT_CLIPS, _UNIT_FRAMES // spec.clip.frames)
+    frames = spec.clip.frames + sum(view.frames for view in spec.clip.further.values())
+    return max(_UNIT_CLIPS, _UNIT_FRAMES // frames)
 
 
 def lead_clips(phases: Phases) -> int:
@@ -171,11 +176,16 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
 
 
 def _bounds(
-    spec: JobSpec, clips: Mapping[ArraySpec, ArraySpec], streams: Mapping[str, Stream], extracted: Sequence[str]
+    spec: JobSpec,
+    clips: Mapping[ArraySpec, ArraySpec],
+    further: Sequence[ArraySpec],
+    streams: Mapping[str, Stream],
+    extracted: Sequence[str],
 ) -> list[int]:
     bounds = [0] * (1 + len(extracted))
     for seen, stored in clips.items():
-        sizes = [_most_bytes("clip", stored, spec.clip.codec)]
+        views = [_most_bytes("clip", view, spec.clip.codec) for view in (stored, *further)]
+        sizes = [joined_bytes(views) if further else views[0]]
         sizes += [
             _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
         ]

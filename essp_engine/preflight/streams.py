@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
-from essp_common.messages.recipe import recipe_of
+from essp_common.messages.recipe import recipe_of, resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_engine.features.declared import DeclaredFeature
 from essp_engine.features.port import ArraySpec, Needs
@@ -77,6 +78,20 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
     return clips
 
 
+def further_clips(spec: JobSpec, view: CatalogView) -> list[ArraySpec]:
+    """For each further view, its part of a clip as the cache stores it; all videos of a view give one size."""
+    return [
+        ArraySpec((clip.frames, *frame_shape(resize_of(clip), *_a_size(view.further[name]))), "uint8")
+        for name, clip in spec.clip.further.items()
+    ]
+
+
+def _a_size(rows: Rows) -> tuple[int, int]:
+    """The height and width of any video; frames are scaled to the same size."""
+    height, width = (int(rows.numbers(name).max(initial=1)) for name in ("height", "width"))
+    return height, width
+
+
 def streams_of(
     spec: JobSpec, clips: Collection[ArraySpec], declared: Mapping[str, DeclaredFeature] | None = None
 ) -> dict[str, Stream]:
@@ -98,6 +113,10 @@ def _stream(
     spec: JobSpec, name: str, clips: Collection[ArraySpec], declared: Mapping[str, DeclaredFeature] | None
 ) -> Stream:
     feature, params = spec.streams[name].feature, spec.streams[name].params
+    view = spec.streams[name].view
+    seen = spec.clip.of(view)
+    sides = (seen.resize.height, seen.resize.width, 1 if seen.pixels == GRAY else 3)
+    of_view = ArraySpec((seen.frames, *sides), "uint8") if view else None
     place = f"streams.{name}"
     with _within(f"{place}.feature"):
         layout, needs = layout_of(feature, declared), needs_of(feature, declared)
@@ -111,7 +130,7 @@ def _stream(
             code="conflict",
         )
     with _within(place, "params"):
-        made = {clip: output_of(feature, params, clip, declared, spec.clip.snippets) for clip in clips}
+        made = {clip: output_of(feature, params, of_view or clip, declared, spec.clip.snippets) for clip in clips}
     return Stream(feature, layout, needs, made)
 
 

@@ -7,7 +7,7 @@ A `VideoRow` is created only for long videos, whose units are divided into messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from essp_common import topics
@@ -19,6 +19,7 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Featu
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.planning.work_units import pieces
+from essp_engine.seeding.further_views import FurtherViews
 from essp_engine.seeding.instructions import IssueUnits, PublishSkip, ReleaseClip
 from essp_engine.seeding.record_messages import RecordMessages
 from essp_engine.seeding.video_messages import Told, VideoMessages
@@ -46,11 +47,14 @@ class MessageBuilder:
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
         videos = {
-            purpose: VideoMessages(view, labels, spec.data.targets) if view.file is None else RecordMessages(view)
+            purpose: VideoMessages(view.rows, labels, spec.data.targets) if view.file is None else RecordMessages(view)
             for purpose, view in phases.views
         }
         self._videos = [videos[purpose] for purpose, _ in phases.order]
         """By phase."""
+        further = {purpose: FurtherViews(view, spec.clip) if view.further else None for purpose, view in phases.views}
+        self._further = [further[purpose] for purpose, _ in phases.order]
+        """By phase; None: an event has one view."""
         self._frames, self._stride = spec.clip.frames, spec.clip.stride
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
@@ -64,7 +68,7 @@ class MessageBuilder:
         several clips of a video, are serialized once.
         """
         phase_index, units, consumers = instruction
-        videos = self._videos[phase_index]
+        videos, further = self._videos[phase_index], self._further[phase_index]
         head = self._head(phase_index, consumers)
         if isinstance(videos, RecordMessages):
             return [videos.unit(head, clips) for clips in units]
@@ -72,10 +76,10 @@ class MessageBuilder:
         for clips in units:
             told = videos.told(clips[0].video)
             if told.row is None:
-                messages.append((told.key, self._message(head, videos, told, clips)))
+                messages.append((told.key, self._message(head, videos, told, clips, further)))
                 continue
             for number, piece in pieces(told.row, clips):
-                messages.append((b"%s#%d" % (told.key, number), self._message(head, videos, told, piece)))
+                messages.append((b"%s#%d" % (told.key, number), self._message(head, videos, told, piece, further)))
         return messages
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
@@ -99,7 +103,7 @@ class MessageBuilder:
 
     def let_go(self) -> None:
         """Release the data about videos when no more messages about them will be written."""
-        self._videos = []
+        self._videos, self._further = [], []
         self._head.cache_clear()
 
     def _ref(self, phase_index: int, clip: PlannedClip) -> ClipRef:
@@ -122,10 +126,19 @@ class MessageBuilder:
             job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
         ).SerializeToString()
 
-    def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
-        """The message with this beginning, for these clips of a video."""
+    def _message(
+        self,
+        head: bytes,
+        videos: VideoMessages,
+        told: Told,
+        clips: Sequence[PlannedClip],
+        further: FurtherViews | None,
+    ) -> bytes:
+        """The message with this beginning, for these clips of a video, and what its further views show meanwhile."""
         parts = [head, told.message]
-        for index, attempt, class_id, _, first_frame, _, _, later in clips:
+        if further is not None:
+            parts += further.messages(clips[0].video)
+        for index, attempt, class_id, video, first_frame, _, _, later in clips:
             sheet = self._from_keyframe
             if not videos.seek_to(told, first_frame, sheet.seek):
                 sheet = self._from_start
@@ -143,6 +156,9 @@ class MessageBuilder:
                 del seed.later[:]
                 for place in later:
                     videos.seek_to(told, place, seed.later.add(first_frame=place).seek)
+            if further is not None:
+                del seed.views[:]
+                seed.views.extend(further.seeds(video, first_frame))
             parts.append(sheet.unit.SerializeToString())
         return b"".join(parts)
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from essp_common.catalog.columns import value_of
 from essp_common.catalog.label_sets import LabelledSpan, LabelSets
-from essp_common.catalog.rows import VideoRow
-from essp_common.catalog.view import CatalogView
+from essp_common.catalog.rows import Rows, VideoRow
 from essp_common.job.data_spec import Targets
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
 from essp_engine.planning.work_units import is_divisible
@@ -31,7 +30,7 @@ class Told(NamedTuple):
 
     key: bytes
     message: bytes
-    """A `DecodeSeed` with nothing but the video."""
+    """A `DecodeSeed` with nothing but the video, or a further view of it."""
     size_bytes: int
     frame_count: int
     last_frame: int
@@ -48,9 +47,18 @@ class Told(NamedTuple):
 class VideoMessages:
     """The videos of one view. Not thread-safe."""
 
-    def __init__(self, view: CatalogView, labels: tuple[str, ...] | None = None, targets: Targets = "class") -> None:
-        """`labels`: the names of the labels that the job learns, by number; None: it learns classes."""
-        self._rows = rows = view.rows
+    def __init__(
+        self,
+        rows: Rows,
+        labels: tuple[str, ...] | None = None,
+        targets: Targets = "class",
+        *,
+        further: bool = False,
+    ) -> None:
+        """`labels`: the names of the labels that the job learns, by number; None: it learns classes. `further`: these
+        rows are a further view of events, beside the videos of other messages."""
+        self._rows = rows
+        self._further = further
         self._labels = None if labels is None else LabelSets(rows, labels)
         self._targets = targets
         columns: Mapping[str, Any] = rows.columns
@@ -115,9 +123,10 @@ class VideoMessages:
             labels=self._labels.of(video) if self._labels is not None and self._targets == "labels" else (),
         )
         begin = self._edges[place]
+        unit = DecodeSeed(further=[message]) if self._further else DecodeSeed(video=message)
         return Told(
             uri.encode(),
-            DecodeSeed(video=message).SerializeToString(),
+            unit.SerializeToString(),
             size_bytes,
             frame_count,
             self._last_frame[place],

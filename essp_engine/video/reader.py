@@ -381,6 +381,10 @@ def _runs(seeds: Sequence[Seed]) -> list[_Run]:
 def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snippet]]:
     """The wanted frames of each snippet of each seed, and where to begin for them."""
     for position, seed in enumerate(seeds):
+        if seed.offsets:
+            shown = (min(seed.first_frame + offset, seed.last_frame) for offset in seed.offsets)
+            yield [_Want(frame, position, slot) for slot, frame in enumerate(shown)], seed
+            continue
         parts: tuple[Seed | Snippet, ...] = (seed, *seed.later)
         length = seed.frame_count // len(parts)
         for number, part in enumerate(parts if length else ()):

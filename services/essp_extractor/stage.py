@@ -50,6 +50,7 @@ from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import Extractor, SignedExtractor
 from essp_engine.features.quantization import usage
 from essp_engine.video import codec
+from essp_engine.video.joined import is_joined, separate
 from essp_engine.worker.dead_letters import publish_dead_letter
 from essp_engine.worker.loop import unexpected
 from essp_engine.worker.reports import Reports
@@ -190,17 +191,25 @@ class ExtractStage:
         """
         known = held.computed.keys() | held.made | held.errors.keys()
         missing = [stream for stream in streams if stream.stream not in known]
-        shared = self._read(ready) if missing else ()
+        shared = self._read(ready, {stream.view for stream in missing}) if missing else {}
         for stream in missing:
             try:
-                held.computed[stream.stream] = self._extract(stream, shared)
+                held.computed[stream.stream] = self._extract(stream, shared[stream.view])
             except Exception as error:  # noqa: BLE001  raised after the other streams are done
                 held.errors[stream.stream] = error
 
-    def _read(self, ready: ClipReady) -> Snippets:
+    def _read(self, ready: ClipReady, views: Collection[str]) -> dict[str, Snippets]:
+        """The frames of these views, by view."""
         value = self._cache.get(ready.key)
-        clip: NDArray[np.uint8] = codec.decode(value, checked=True)
         failpoint("extractor.read")
+        if not is_joined(value):
+            only = self._snippets(ready, value)
+            return dict.fromkeys(views, only)
+        values = {view.name: part for view, part in zip(ready.recipe.views, separate(value), strict=True)}
+        return {view: self._snippets(ready, values[view]) for view in views}
+
+    def _snippets(self, ready: ClipReady, value: Buffer) -> Snippets:
+        clip: NDArray[np.uint8] = codec.decode(value, checked=True)
         snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
         if len(clip) % snippets:
             raise PermanentError(f"a clip of {len(clip)} frames does not divide into {snippets} equal snippets")

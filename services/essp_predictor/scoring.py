@@ -51,7 +51,7 @@ class StreamScorer:
 
     def views(self, decoded: Decoded) -> dict[View, Frames]:
         """What the members see of a clip, `(T, crop, crop, C)` for each view. Thread-safe."""
-        clip = pictures(*decoded)
+        clip = pictures(decoded.frames, decoded.colour)
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
     def features(self, clips: int) -> dict[str, NDArray[np.float16]]:

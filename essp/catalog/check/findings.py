@@ -71,6 +71,11 @@ KINDS = {
         "videos that the catalog leaves out",
         "Each has its reason; repair them and build the catalog again, or ignore them.",
     ),
+    "views": Kind(
+        "warning",
+        "events that not all views show",
+        "Loops that take all views leave these events out; repair or add the video, and build the catalog again.",
+    ),
     "duplicate": Kind("warning", "copies in one split", "Keep one of them: each copy counts again."),
     "near_duplicate": Kind(
         "warning",
@@ -237,6 +242,7 @@ def find(rows: Sequence[VideoRow], measures: Mapping[str, Measures], wanted: Wan
         *_of_sizes([row for row in rows if row.error is None]),
         *_of_classes([row for row in rows if row.error is None]),
         *_of_groups([row for row in rows if row.error is None]),
+        *_of_events(rows),
         *(finding for uri, segments in by_file.items() for finding in _of_overlaps(uri, segments)),
         *_of_likenesses(by_file, measures),
     ]
@@ -260,6 +266,21 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
         for row in usable:
             for place, stretch in enumerate(seen.stretches):
                 yield from _of_stretch(uri, row, place, stretch)
+
+
+def _of_events(rows: Sequence[VideoRow]) -> Iterator[Finding]:
+    """Events of which a view is missing or unusable."""
+    events: defaultdict[str, dict[str, VideoRow]] = defaultdict(dict)
+    for row in rows:
+        if row.view:
+            events[row.event][row.view] = row
+    views = sorted({view for shown in events.values() for view in shown})
+    for event, shown in events.items():
+        usable = [view for view, row in shown.items() if row.error is None]
+        if lacking := [view for view in views if view not in usable]:
+            ids = tuple(row.id for row in shown.values())
+            what = "is missing or unusable" if len(lacking) == 1 else "are missing or unusable"
+            yield Finding("views", event, f"{' and '.join(lacking)} {what}", ids)
 
 
 def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Finding]:
@@ -426,7 +447,10 @@ def _of_likenesses(by_file: Mapping[str, Sequence[VideoRow]], measures: Mapping[
     for group in copies:
         yield _likeness("duplicate", group, by_file)
     for group in near:
-        yield _likeness("near_duplicate", [uri for one in group for uri in stands_for.get(one, [one])], by_file)
+        uris = [uri for one in group for uri in stands_for.get(one, [one])]
+        events = {row.event for uri in uris for row in by_file[uri]}
+        if len(events) > 1 or "" in events:  # two eyes are meant to see the same
+            yield _likeness("near_duplicate", uris, by_file)
 
 
 def _likeness(kind: str, uris: Sequence[str], by_file: Mapping[str, Sequence[VideoRow]]) -> Finding:

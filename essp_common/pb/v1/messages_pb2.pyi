@@ -165,7 +165,7 @@ class StoredRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., crc: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
 
 class Seed(_message.Message):
-    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later", "labels")
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later", "labels", "offsets", "views")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,8 @@ class Seed(_message.Message):
     RECORD_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
     index: int
     attempt: int
     class_id: int
@@ -188,7 +190,9 @@ class Seed(_message.Message):
     record: StoredRecord
     later: _containers.RepeatedCompositeFieldContainer[Snippet]
     labels: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    views: _containers.RepeatedCompositeFieldContainer[Seed]
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., views: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ...) -> None: ...
 
 class Snippet(_message.Message):
     __slots__ = ("first_frame", "seek")
@@ -233,37 +237,49 @@ class FrameCodec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., quality: _Optional[int] = ..., subsampling: _Optional[str] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
-    __slots__ = ("stream", "feature", "params_json", "codec", "consumers")
+    __slots__ = ("stream", "feature", "params_json", "codec", "consumers", "view")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     stream: str
     feature: str
     params_json: str
     codec: FrameCodec
     consumers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stream: _Optional[str] = ..., feature: _Optional[str] = ..., params_json: _Optional[str] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., consumers: _Optional[_Iterable[str]] = ...) -> None: ...
+    view: str
+    def __init__(self, stream: _Optional[str] = ..., feature: _Optional[str] = ..., params_json: _Optional[str] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., consumers: _Optional[_Iterable[str]] = ..., view: _Optional[str] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("name", "resize")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    resize: Resize
+    def __init__(self, name: _Optional[str] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict", "snippets")
+    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict", "snippets", "views")
     RESIZE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
     SNIPPETS_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
     resize: Resize
     codec: FrameCodec
     streams: _containers.RepeatedCompositeFieldContainer[StreamRequest]
     ttl_s: int
     strict: bool
     snippets: int
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ...) -> None: ...
+    views: _containers.RepeatedCompositeFieldContainer[View]
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
 
 class DecodeSeed(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe")
+    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe", "further")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +287,7 @@ class DecodeSeed(_message.Message):
     VIDEO_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
@@ -278,7 +295,8 @@ class DecodeSeed(_message.Message):
     video: Video
     seeds: _containers.RepeatedCompositeFieldContainer[Seed]
     recipe: Recipe
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[Video]
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., further: _Optional[_Iterable[_Union[Video, _Mapping]]] = ...) -> None: ...
 
 class ClipReady(_message.Message):
     __slots__ = ("clip", "key", "bytes", "recipe", "skipped", "fence")

@@ -125,7 +125,7 @@ def test_after_a_failed_read_the_frames_are_those_of_the_file(
                 assert frames is not None, answer
                 expected += [] if failing else [frames]
                 assert np.array_equal(frames, expected[number])
-            child._drop(works[0].video)
+            child._drop(works[0])
             if failing and not hiccups.failed:
                 break
 
@@ -159,7 +159,7 @@ class Odd:
         return shown(self.child, self.memory, self.work)
 
     def close(self) -> None:
-        self.child._drop(self.work.video)
+        self.child._drop(self.work)
         self.memory.close()
 
     def _sums(self) -> bytes:
@@ -215,13 +215,13 @@ def test_one_answer_of_a_store_blames_no_video(odd: Odd, said: ObjectInfo | type
 def test_bytes_that_came_damaged_are_read_anew_before_the_video_is_blamed(odd: Odd) -> None:
     """Without checksums; the decoder's cache has kept them meanwhile."""
     expected = cast(Any, odd.shown()[1])
-    odd.child._drop(odd.work.video, damaged=True)
+    odd.child._drop(odd.work, damaged=True)
     assert odd.blocks.held_bytes == 0
     odd.flips = [0]
     answer, frames = odd.shown()
     assert frames is not None, answer
     assert np.array_equal(frames, expected)
-    odd.child._drop(odd.work.video, damaged=True)
+    odd.child._drop(odd.work, damaged=True)
     odd.flips = [0] * 9
     assert "kind" in odd.shown()[0]
     assert odd.blocks.held_bytes == 0, "nothing of it is kept"
@@ -229,7 +229,7 @@ def test_bytes_that_came_damaged_are_read_anew_before_the_video_is_blamed(odd: O
 
 def test_damage_that_a_decoder_does_not_notice_is_found_by_the_checksums(odd: Odd) -> None:
     def same(sums: bytes, place: int) -> bool:
-        odd.child._drop(odd.work.video, damaged=True)
+        odd.child._drop(odd.work, damaged=True)
         odd.work.video.sums, odd.flips = sums, [place]
         return np.array_equal(cast(Any, odd.shown()[1]), expected)
 
@@ -262,6 +262,6 @@ def test_a_file_on_the_disk_is_known_by_its_beginning(noise: Path, monkeypatch: 
         child = Child(config, memory.fd, None)
         work.video.sums = head.packed()
         assert shown(child, memory, work)[1] is not None
-        child._drop(work.video)
+        child._drop(work)
         work.video.sums = head_sums(__file__).packed()  # type: ignore[union-attr]
         assert shown(child, memory, work)[0]["kind"] == "changed"

@@ -11,7 +11,7 @@ from essp_engine.seeding.video_messages import VideoMessages
 from tests.harness.pinned import CATALOG
 
 VIEW = CATALOG.view(None)
-MESSAGES = VideoMessages(VIEW)
+MESSAGES = VideoMessages(VIEW.rows)
 
 
 @given(st.integers(0, len(VIEW) - 1))
