@@ -74,6 +74,9 @@ class ClipSpec(Section):
     for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+    motion: bool = False
+    """Also read the motion vectors that the codec has stored, for streams of `motion_vectors`. H.264, MPEG-4, MPEG-2
+    and older codecs have them."""
     views: dict[Label, ViewSpec] = Field({}, max_length=32)
     """Views of the catalog's events to decode together, such as cameras; a clip of the first one has the settings
     above, and the others may differ from it, as in `{top: {}, wrist: {resize: {height: 128, width: 128}}}`. All of them
@@ -139,6 +142,8 @@ class ClipSpec(Section):
             )
         if self.snippets > 1:
             raise wrong("clips of several views are one piece; use 1", field="snippets", code="conflict")
+        if self.motion:
+            raise wrong("the motion of several views is not read; use false, or one view", field="motion")
         for name in self.views:
             if not name:
                 raise wrong("a view needs a name", field="views", code="invalid")

@@ -18,8 +18,8 @@ from essp_common.job.feature_layout import FeatureLayout
 
 P = TypeVar("P", bound="FeatureParams")
 Needs = Literal["colours", "luma", "motion"]
-"""What a feature is computed from: the colours of frames, only their grey levels, or the motion vectors of the codec. A
-class may declare it in `needs`; without it, it gets colours, and is refused if clips have none (`clip.pixels: gray`)."""
+"""What a feature is computed from: colours, only grey levels, or the motion vectors of the codec. A class may declare
+it in `needs`; without it, it gets colours, and is refused if clips have none (`clip.pixels: gray`)."""
 
 
 @dataclass(frozen=True, slots=True)

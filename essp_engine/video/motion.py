@@ -11,7 +11,8 @@ units of 1/16 pixel. A block without a vector has not moved.
 
 **From vectors to motion.** A vector points to another frame, which may be several frames away. FFmpeg does not say
 which one it is, only whether it is shown earlier or later. So this is an approximation: it is taken to be the nearest I
-or P frame on that side, and the motion to be even in between. A block with vectors to both sides counts by the one to
+or P frame on that side, and the motion to be even in between. Where an encoder chose another reference (a B frame, or an
+older frame), the motion of that block is off by the ratio of the distances, mostly a factor of two. A block with vectors to both sides counts by the one to
 the earlier frame. An I frame has no vectors, and FFmpeg gives none for B frames of MPEG-4: they repeat the motion of
 the frame before them in the clip (the first frame: of the one after it).
 """
@@ -75,7 +76,7 @@ class MotionOfRun:
 
     def shown(self, number: int, frame: VideoFrame) -> None:
         """Note a decoded frame, wanted or not. They come in display order."""
-        if frame.pict_type in _ANCHORS:
+        if frame.pict_type in _ANCHORS and (not self._anchors or number > self._anchors[-1]):
             self._anchors.append(number)
 
     def want(
@@ -97,6 +98,8 @@ class MotionOfRun:
                 wanted.target[...] = UNKNOWN
             else:
                 wanted.target[...] = _projected(self._moved(wanted.number, wanted.blocks, wanted.coded), wanted)
+        self._wanted.clear()
+        self._anchors.clear()
 
     def _moved(self, number: int, blocks: NDArray[Any], coded: tuple[int, int]) -> NDArray[np.float32]:
         """The motion in pixels of the coded frame per frame, on a grid of the coded frame."""

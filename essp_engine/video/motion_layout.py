@@ -4,6 +4,8 @@ from __future__ import annotations
 
 CELL = 8
 """Side of a cell of the motion grid, in pixels of the output frame."""
+DTYPE = "<i2"
+"""Type of the numbers."""
 UNIT = 16
 """Units of motion in a pixel."""
 CODECS = frozenset({"h264", "h263", "mpeg1video", "mpeg2video", "mpeg4", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
