@@ -65,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         pooling.planned,
         robots.robot,
         loading.loader_overhead,
+        loading.loader_views,
         loading.shared,
         views.multiview,
         pixels.pixels,

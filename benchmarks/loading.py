@@ -7,6 +7,8 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +19,18 @@ from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, costs_in_ms
 from benchmarks.inputs import LONG_GOP, SETS
 from benchmarks.measure import Work, cpu, in_rounds, per_clip, ratio, wall
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.objects.directory import DirectoryStore
+from essp_common.wiring import Stores
 
 if TYPE_CHECKING:
     from essp import Loader
 
 _AIM = Aim(most=1.05)
 _SHARED_AIM = Aim(most=1.3)
+_VIEWS_AIM = Aim(most=1.0)
 _LEARNING = 0.04
 _TIMES = 4
 """Runs of `shared` have this many times the clips that other runs have."""
@@ -65,6 +73,61 @@ def shared(scale: Scale) -> Iterator[Figure]:
         aim = _SHARED_AIM if loops == 8 else None
         yield Figure.of(f"shared_k{loops}", ratio(costs[f"{loops}"], costs["1"], wall), aim, detail)
         yield Figure.of(f"shared_k{loops}.cpu", ratio(costs[f"{loops}"], costs["1"], cpu), aim, detail)
+
+
+def loader_views(scale: Scale) -> Iterator[Figure]:
+    """CPU of a sample of two views: one loader of both / two loaders, each of one view, zipped by hand.
+
+    A sample is one frame of each view, as for a robot, so that what surrounds decoding shows. The two loaders draw the
+    same moments, since their catalogs have the same videos but for the files.
+    """
+    rows = [row for row in _rows(scale.catalog(SETS[1])) if row.split == "train"]
+    clips = _TIMES * scale.clips // _BATCH * _BATCH or _BATCH
+    for name, per_visit in (("loader_views", 1), ("loader_views.k8", 8)):
+        works = {
+            "one": Work(of_views, (rows, ("left", "right"), per_visit), clips),
+            "two": Work(of_views, (rows, (), per_visit), clips),
+        }
+        costs = in_rounds(works, scale.rounds)
+        yield Figure.of(name, ratio(costs["one"], costs["two"], cpu), _VIEWS_AIM, costs_in_ms(costs))
+
+
+def of_views(rows: Sequence[VideoRow], views: Sequence[str], per_visit: int, count: int) -> None:
+    """Take `count` samples of two views: by one loader if `views` are named, otherwise by one for each."""
+    from essp import Clip, Limits, Loader, Sampling
+
+    left = [replace(row, id=f"{number}/left", event=f"{number}", view="left") for number, row in enumerate(rows)]
+    right = [
+        replace(row, id=f"{number}/right", event=f"{number}", view="right", class_name=left[number].class_name)
+        for number, row in enumerate((*rows[1:], rows[0]))
+    ]
+    clip = Clip(frames=1)
+    sampling = Sampling(kind="pooled", clips_per_epoch=count, clips_per_visit=per_visit)
+    with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder, ExitStack() as stack:
+        loaders = []
+        for number, own in enumerate([[*left, *right]] if views else [left, right]):
+            write_catalog(DirectoryStore(folder), f"{number}.parquet", Catalog(own))
+            loader = Loader(
+                Path(folder) / f"{number}.parquet",
+                validation_fraction=0,
+                clip=dict.fromkeys(views, clip) if views else clip,
+                batch_size=_BATCH,
+                sampling=sampling,
+                limits=Limits(epochs=1, decoders=1),
+            )
+            loaders.append(stack.enter_context(loader))
+        taken = 0
+        for batches_of_views in zip(*loaders, strict=True):
+            taken += len(batches_of_views[0])
+            if len({tuple(batch.meta["first_frame"]) for batch in batches_of_views}) > 1:
+                raise RuntimeError("the two loaders are out of step")
+    if taken != count:
+        raise RuntimeError(f"{taken} samples came, and {count} were asked for")
+
+
+def _rows(catalog: Path) -> list[VideoRow]:
+    store, key = Stores(("file:///",)).resolve(f"file://{catalog}")
+    return list(read_catalog(store, key).rows)
 
 
 def together(job: NullJob, loops: int, learn_ms: float, count: int) -> None:

@@ -1,8 +1,7 @@
 """Imitate a robot from a LeRobot data set: predict its next actions from cameras and state; after a kill, it resumes.
 
-essp catalog build lerobot://data/aloha --camera observation.images.top --out top.parquet
-essp catalog build lerobot://data/aloha --camera observation.images.wrist --out wrist.parquet
-python robot_policy.py top.parquet wrist.parquet
+essp catalog build lerobot://data/aloha --out aloha.parquet
+python robot_policy.py aloha.parquet observation.images.top observation.images.wrist
 """
 
 import argparse
@@ -35,7 +34,8 @@ class Policy(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("catalogs", nargs="+", help="one for each camera")
+    parser.add_argument("catalog")
+    parser.add_argument("cameras", nargs="+", help="views of the catalog")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--horizon", type=int, default=16, help="actions that are foretold")
     parser.add_argument("--size", type=int, default=96)
@@ -44,9 +44,9 @@ def main() -> None:
     options = parser.parse_args()
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    fps = essp.open_catalog(options.catalogs[0]).rows[0].fps
+    fps = essp.open_catalog(options.catalog).rows[0].fps
     arguments: dict[str, Any] = {
-        "clip": essp.Clip(frames=1, size=options.size),
+        "clip": dict.fromkeys(options.cameras, essp.Clip(frames=1, size=options.size)),
         "batch_size": options.batch_size,
         # Each frame once per epoch; 32 frames are decoded in one pass, and mixed with those of other episodes.
         "sampling": essp.Sampling(kind="exhaustive", clips_per_visit=32),
@@ -54,24 +54,23 @@ def main() -> None:
         "delta_timestamps": {"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]},
         "device": device,
     }
-    cameras = [essp.Loader(catalog, **arguments) for catalog in options.catalogs]  # one seed: the same moments
-    with essp.Loader(options.catalogs[0], **arguments | {"batch_size": 1, "device": "cpu"}) as one:
+    loader = essp.Loader(options.catalog, **arguments)
+    with essp.Loader(options.catalog, **arguments | {"batch_size": 1, "device": "cpu"}) as one:
         values = next(iter(one)).targets.values
 
     state, action = values["observation.state"].shape[-1], values["action"].shape[-1]
-    policy = Policy(len(cameras), state, action, options.horizon).to(device)
+    policy = Policy(len(options.cameras), state, action, options.horizon).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-4)
     if options.checkpoint.exists():
         saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
         policy.load_state_dict(saved["policy"])
         optimizer.load_state_dict(saved["optimizer"])
-        for camera, position in zip(cameras, saved["cameras"], strict=True):
-            camera.load_state_dict(position)
+        loader.load_state_dict(saved["loader"])
 
-    for epoch in range(cameras[0].epoch, options.epochs):
-        for step, batches in enumerate(zip(*cameras, strict=True)):
-            pictures = torch.stack([batch.frames[:, 0] for batch in batches], dim=1)
-            targets = batches[0].targets.to(device)
+    for epoch in range(loader.epoch, options.epochs):
+        for step, batch in enumerate(loader):
+            pictures = torch.stack([frames[:, 0] for frames in batch.frames.values()], dim=1)
+            targets = batch.targets.to(device)
             foretold = policy(pictures, targets.values["observation.state"][:, 0].float())
             errors = nn.functional.smooth_l1_loss(foretold, targets.values["action"].float(), reduction="none")
             inside = ~targets.is_pad["action"]  # an episode's last frames have fewer actions before them
@@ -80,15 +79,15 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             if step % 100 == 99:
-                save(options.checkpoint, policy, optimizer, cameras)
-        save(options.checkpoint, policy, optimizer, cameras)
+                save(options.checkpoint, policy, optimizer, loader)
+        save(options.checkpoint, policy, optimizer, loader)
         print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
 
 
-def save(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, cameras: list[essp.Loader]) -> None:
-    """Weights and the loops' states, together; a kill leaves the old file or the new one."""
+def save(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, loader: essp.Loader) -> None:
+    """Weights and the loop's state, together; a kill leaves the old file or the new one."""
     state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state | {"cameras": [camera.state_dict() for camera in cameras]}, path.with_suffix(".new"))
+    torch.save(state | {"loader": loader.state_dict()}, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
 
 

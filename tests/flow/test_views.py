@@ -13,6 +13,7 @@ import torch
 import essp
 from essp.catalog.build import BuildOptions, build
 from essp.catalog.summary import Events, summarize
+from tests.flow.conftest import RunExample
 from tests.harness.events import LATE_S, in_step, plainly_decoded, write_events
 from tests.harness.loops import in_groups
 from tests.harness.refused import refused
@@ -166,6 +167,14 @@ def test_all_cameras_of_a_robot_are_one_sample(tmp_path: Path) -> None:
                 seen.add(index)
     lengths = [episode.length for episode in EPISODES if episode is not EPISODES[-1]]
     assert len(seen) == sum(length - 4 for length in lengths), "each moment at which all cameras have their frames"
+
+
+def test_the_example_learns_from_two_views_and_resumes(events: Path, example: RunExample) -> None:
+    small = (str(events), "left", "right", "--size", "32", "--batch-size", "2")
+    [first] = example("two_views.py", *small, "--epochs", "1")
+    assert first.startswith("epoch 1: loss ")
+    [second] = example("two_views.py", *small, "--epochs", "2")
+    assert second.startswith("epoch 2: loss ")
 
 
 def test_one_view_of_several(events: Path) -> None:
