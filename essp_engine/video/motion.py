@@ -11,10 +11,10 @@ units of 1/16 pixel. A block without a vector has not moved.
 
 **From vectors to motion.** A vector points to another frame, which may be several frames away. FFmpeg does not say
 which one it is, only whether it is shown earlier or later. So this is an approximation: it is taken to be the nearest I
-or P frame on that side, and the motion to be even in between. Where an encoder chose another reference (a B frame, or an
-older frame), the motion of that block is off by the ratio of the distances, mostly a factor of two. A block with vectors to both sides counts by the one to
-the earlier frame. An I frame has no vectors, and FFmpeg gives none for B frames of MPEG-4: they repeat the motion of
-the frame before them in the clip (the first frame: of the one after it).
+or P frame on that side, and the motion to be even in between. Where an encoder chose another reference, such as a B
+frame, the motion of that block is off by the ratio of the distances, mostly a factor of two. A block with vectors to
+both sides counts by the one to the earlier frame. An I frame has no vectors, and FFmpeg gives none for B frames of
+MPEG-4: they repeat the motion of the frame before them in the clip (the first frame: of the one after it).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +37,10 @@ from essp_engine.video.motion_layout import CELL, UNIT, motion_shape
 EXPORT = {"flags2": "+export_mvs"}
 """The option of a decoder that has it export vectors."""
 
-_SAMPLES = 4
+_SAMPLES = 2
 """Points in each direction at which a cell's motion is read."""
+_LARGEST = 256
+"""More than the side of any block."""
 _LIMIT = 2**15 - 1
 UNKNOWN = -(2**15)
 """Stands for the motion of a frame without vectors, until `repeated` has replaced it."""
@@ -132,63 +135,81 @@ def _moves(blocks: NDArray[Any]) -> bool:
 def _collected(blocks: NDArray[Any], size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The mean movement of the blocks in each cell of the coded frame, from where a block was to where it is."""
     rows, columns = -(-size[0] // CELL), -(-size[1] // CELL)
-    sums, counts = np.zeros((2, rows * columns)), np.zeros(rows * columns)
+    cells, owners = _cells(blocks, rows, columns)
     scale = np.maximum(blocks["motion_scale"], 1).astype(np.float32)
-    moved = -blocks["motion_x"] / scale, -blocks["motion_y"] / scale
-    for width, height in {(int(w), int(h)) for w, h in zip(blocks["w"], blocks["h"], strict=True)}:
-        of_size = (blocks["w"] == width) & (blocks["h"] == height)
-        left, top = (blocks[f"dst_{axis}"][of_size] - side // 2 for axis, side in (("x", width), ("y", height)))
-        for down in range(0, max(height, 1), CELL):
-            for right in range(0, max(width, 1), CELL):
-                row, column = (top + down) // CELL, (left + right) // CELL
-                inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-                cell = (row * columns + column)[inside]
-                counts += np.bincount(cell, minlength=counts.size)
-                for axis in (0, 1):
-                    sums[axis] += np.bincount(cell, moved[axis][of_size][inside], minlength=counts.size)
-    means = (sums / np.maximum(counts, 1)).astype(np.float32)
-    return means.T.reshape(rows, columns, 2), (counts > 0).reshape(rows, columns)
+    counts = np.bincount(cells, minlength=rows * columns)
+    sums = [
+        np.bincount(cells, (blocks[axis] / scale)[owners], minlength=rows * columns)
+        for axis in ("motion_x", "motion_y")
+    ]
+    means = np.stack(sums, axis=-1) / -np.maximum(counts, 1)[:, None]
+    return means.astype(np.float32).reshape(rows, columns, 2), (counts > 0).reshape(rows, columns)
+
+
+def _cells(blocks: NDArray[Any], rows: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of a cell and a block that covers it."""
+    widths, heights = blocks["w"].astype(np.int64), blocks["h"].astype(np.int64)
+    left, top = blocks["dst_x"] - widths // 2, blocks["dst_y"] - heights // 2
+    cells, owners = [], []
+    for code in np.flatnonzero(np.bincount(widths * _LARGEST + heights)).tolist():
+        width, height = divmod(code, _LARGEST)
+        of_size = np.flatnonzero((widths == width) & (heights == height))
+        down, right = np.arange(0, max(height, 1), CELL), np.arange(0, max(width, 1), CELL)
+        row = (top[of_size, None] + down) // CELL
+        column = (left[of_size, None] + right) // CELL
+        inside = ((row >= 0) & (row < rows))[:, :, None] & ((column >= 0) & (column < columns))[:, None, :]
+        covered = row[:, :, None] * columns + column[:, None, :]
+        cells.append(covered[inside])
+        owners.append(np.broadcast_to(of_size[:, None, None], inside.shape)[inside])
+    return np.concatenate([np.empty(0, np.int64), *cells]), np.concatenate([np.empty(0, np.int64), *owners])
 
 
 def _projected(moved: NDArray[np.float32], wanted: _Wanted) -> NDArray[np.float32]:
     """The motion on the grid of the output frame, in its units."""
-    rows, columns, scale = _places(
+    places, scale = _places(
         wanted.coded, wanted.turns, wanted.flipped, wanted.output, wanted.resize.mode, wanted.resize.pixels
     )
-    grid = motion_shape(*wanted.output)
-    dx, dy = moved[rows, columns].reshape(grid[0], _SAMPLES, grid[1], _SAMPLES, 2).mean((1, 3)).transpose(2, 0, 1)
+    seen = moved.reshape(-1, 2)[places[0]]
+    for place in places[1:]:
+        seen += moved.reshape(-1, 2)[place]
+    dx, dy = seen[..., 0], seen[..., 1]
     if wanted.flipped:
         dy = -dy
     for _ in range(wanted.turns):
         dx, dy = dy, -dx
-    seen = np.stack([dx * scale[1], dy * scale[0]], axis=-1) * np.float32(UNIT * wanted.gap)
+    unit = UNIT * wanted.gap / len(places)
+    seen = np.stack([dx * np.float32(scale[1] * unit), dy * np.float32(scale[0] * unit)], axis=-1)
     return np.rint(np.clip(seen, -_LIMIT, _LIMIT))
 
 
 @lru_cache(maxsize=64)
 def _places(
     coded: tuple[int, int], turns: int, flipped: bool, output: tuple[int, int], mode: int, pixels: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[float, float]]:
-    """Where in the coded frame's grid the samples of each output cell lie, row by row, and the scale from coded to
-    output pixels, down and across as displayed."""
+) -> tuple[list[NDArray[np.int64]], tuple[float, float]]:
+    """For each sample of an output cell, where in the coded frame's grid it lies, `(rows, columns)`; and the scale from
+    coded to output pixels, down and across as displayed."""
     shown = coded[::-1] if turns % 2 else coded
     whole = output
     if mode == Resize.CROP:
         whole = covering_size(*shown, *output, even=pixels in (YUV420, GRAY))
     scale = whole[0] / shown[0], whole[1] / shown[1]
     rows, columns, _ = motion_shape(*output)
-    y, x = (
-        ((np.arange(count * _SAMPLES) + 0.5) * (CELL / _SAMPLES)).clip(0, length - 1) + (side - length) // 2
-        for count, length, side in zip((rows, columns), output, whole, strict=True)
-    )
-    y, x = np.meshgrid(y / scale[0], x / scale[1], indexing="ij")
+    margins = [(side - length) // 2 for side, length in zip(whole, output, strict=True)]
     height, width = coded
-    row, column = ((y, x), (x, width - 1 - y), (height - 1 - y, width - 1 - x), (height - 1 - x, y))[turns]
-    if flipped:
-        row = height - 1 - row
-    return _cell(row, height), _cell(column, width), scale
+    places = []
+    for down, right in product(range(_SAMPLES), repeat=2):
+        y, x = (
+            ((np.arange(count) + (step + 0.5) / _SAMPLES) * CELL).clip(0, length - 1) + margin
+            for count, step, length, margin in zip((rows, columns), (down, right), output, margins, strict=True)
+        )
+        y, x = np.meshgrid(y / scale[0], x / scale[1], indexing="ij")
+        row, column = ((y, x), (x, width - 1 - y), (height - 1 - y, width - 1 - x), (height - 1 - x, y))[turns]
+        if flipped:
+            row = height - 1 - row
+        places.append(_cell(row, height) * -(-width // CELL) + _cell(column, width))
+    return places, scale
 
 
 def _cell(place: NDArray[np.float64], length: int) -> NDArray[np.int64]:
-    """The cell of the coded frame in which a pixel lies."""
+    """The row or column of the coded frame's grid in which a pixel lies."""
     return (place.clip(0, length - 1) // CELL).astype(np.int64)

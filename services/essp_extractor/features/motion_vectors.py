@@ -76,12 +76,10 @@ class MotionVectors:
         window = centre_window(shared.frames, self._params.length + 1)
         bound_px = self._params.bound * min(shared.size)
         height, width = self._size(*shared.size)
-        codes = [
-            quantize(self._cv2.resize(field, (width, height), interpolation=self._cv2.INTER_LINEAR), bound_px)
-            for field in motion[window.start + 1 : window.stop].astype(np.float32) / UNIT
-        ]
-        stack: NDArray[np.uint8] = self._cv2.merge(codes)
-        return stack.reshape(1, height, width, 2 * len(codes))
+        fields = motion[window.start + 1 : window.stop].astype(np.float32) / UNIT
+        codes = quantize(fields, bound_px).transpose(1, 2, 0, 3).reshape(*fields.shape[1:3], -1)
+        stack: NDArray[np.uint8] = self._cv2.resize(codes, (width, height), interpolation=self._cv2.INTER_LINEAR)
+        return stack.reshape(1, height, width, -1)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         if self._params.picture:
