@@ -1,4 +1,4 @@
-"""`motion_vectors`: the codec's own motion, stacked and quantised like flow, at a small part of its cost.
+"""`motion_vectors`: the motion that the codec has stored, stacked and quantised like flow.
 
 `essp_engine.video.motion` says how vectors become motion, and which codecs have them.
 """
@@ -40,9 +40,7 @@ class MotionVectors:
     """
 
     name: ClassVar[str] = "motion_vectors"
-    summary: ClassVar[str] = (
-        "The codec's own motion vectors, stacked (motion): nearly free, for H.264, MPEG-4 and older."
-    )
+    summary: ClassVar[str] = "Motion vectors that the codec has stored, stacked (motion): H.264, MPEG-4 and older."
     layout: ClassVar[FeatureLayout] = MOTION
     signed_codes: ClassVar[bool] = True
     needs: ClassVar[Needs] = "motion"
