@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -17,9 +17,11 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_engine.features import registry
 from essp_engine.features.drawing import Drawing, Picture, drawing, fullest_of, grid
+from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import Extractor
 from essp_engine.features.sampling import evenly_spaced
 from essp_engine.video.geometry import output_size
+from essp_engine.video.motion_layout import motion_shape
 from essp_engine.video.probe import probe
 from essp_engine.video.reader import Reader
 from essp_engine.video.synthetic import Encoding, write_video
@@ -51,12 +53,12 @@ def write_preview(video: Path, out: Path, preview: Preview) -> str:
     extractor.setup()
     needed = extractor.frames_needed()
     clip = _read(video, preview, needed if out.suffix == ".png" else preview.frames + needed - 1)
-    feature = extractor.extract(clip[:needed])
+    feature = extract_with(extractor, clip.part(0, needed))
     layout = registry.layout_of(preview.feature)
     fullest = fullest_of(feature, layout)
-    drawn = _drawn(extractor, layout, clip, feature, fullest)
+    drawn = _drawn(extractor, layout, clip.frames, feature, fullest)
     if out.suffix == ".png":
-        _write_picture(out, _sheet(drawn.pictures, clip))
+        _write_picture(out, _sheet(drawn.pictures, clip.frames))
     else:
         encoding = Encoding(fps=round(probe(str(video)).fps) or 25)
         with written(out):
@@ -64,8 +66,20 @@ def write_preview(video: Path, out: Path, preview: Preview) -> str:
     return drawn.words
 
 
-def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
-    """`(count, H, W, 3)` from the first frame shown; the last frame of the file is repeated as needed."""
+class _Clip(NamedTuple):
+    """Frames `(T, H, W, 3)`, and their motion if the feature needs it."""
+
+    frames: NDArray[np.uint8]
+    motion: NDArray[np.int16] | None
+
+    def part(self, start: int, stop: int) -> Intermediates:
+        """Some of the frames, for an extractor."""
+        motion = None if self.motion is None else self.motion[start:stop]
+        return Intermediates(self.frames[start:stop], motion=motion)
+
+
+def _read(video: Path, preview: Preview, count: int) -> _Clip:
+    """`count` frames from the first one shown; the last frame of the file is repeated as needed."""
     try:
         facts = probe(str(video))
     except BadVideo as error:
@@ -79,11 +93,16 @@ def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
     resize = Resize(mode=Resize.SHORT_SIDE, height=preview.short_side, interpolation="area")
     seed = Seed(first_frame=preview.start, frame_count=count, stride=1, last_frame=facts.frame_count - 1)
     clip = np.zeros((count, *output_size(resize, facts.height, facts.width), 3), np.uint8)
-    with Reader(str(video)) as reader:
-        (fault,) = reader.read([seed], resize, [clip], strict=False)
+    moves = registry.needs_of(preview.feature) == "motion"
+    motion = np.zeros((count, *motion_shape(*clip.shape[1:3])), np.int16)
+    try:
+        with Reader(str(video), motion=moves) as reader:
+            (fault,) = reader.read([seed], resize, [clip], strict=False, motions=[motion] if moves else ())
+    except BadVideo as error:
+        raise BadVideo(f"{video}: {error}") from error
     if fault is not None:
         raise BadVideo(f"{video}: {fault}") from fault
-    return clip
+    return _Clip(clip, motion if moves else None)
 
 
 def _sheet(drawn: Sequence[Picture], clip: NDArray[np.uint8]) -> Picture:
@@ -92,7 +111,7 @@ def _sheet(drawn: Sequence[Picture], clip: NDArray[np.uint8]) -> Picture:
 
 
 def _strips(
-    preview: Preview, extractor: Extractor, layout: FeatureLayout, clip: NDArray[np.uint8], fullest: float
+    preview: Preview, extractor: Extractor, layout: FeatureLayout, clip: _Clip, fullest: float
 ) -> Iterator[Picture]:
     """One picture per frame.
 
@@ -102,10 +121,10 @@ def _strips(
     needed = extractor.frames_needed()
     start = 0
     while start < preview.frames:
-        feature = extractor.extract(clip[start : start + needed])
-        drawn = _drawn(extractor, layout, clip[start:], feature, fullest).pictures[: preview.frames - start]
+        feature = extract_with(extractor, clip.part(start, start + needed))
+        drawn = _drawn(extractor, layout, clip.frames[start:], feature, fullest).pictures[: preview.frames - start]
         for offset, picture in enumerate(drawn):
-            strip = grid([[clip[start + min(offset, needed - 1)]], [picture]])
+            strip = grid([[clip.frames[start + min(offset, needed - 1)]], [picture]])
             yield strip[: strip.shape[0] // 2 * 2, : strip.shape[1] // 2 * 2]  # 4:2:0 needs even sides
         start += len(drawn)
 

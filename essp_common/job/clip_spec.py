@@ -136,6 +136,9 @@ class ClipSpec(Section):
     for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+    motion: bool = False
+    """Also read the motion vectors that the codec has stored, for streams of `motion_vectors`. H.264, MPEG-4, MPEG-2
+    and older codecs have them."""
     views: dict[Label, ViewSpec] = Field({}, max_length=32)
     """Views of the catalog's events to decode together, such as cameras; a clip of the first one has the settings
     above, and the others may differ from it, as in `{top: {}, wrist: {resize: {height: 128, width: 128}}}`. All of them
@@ -338,6 +341,8 @@ class ClipSpec(Section):
         if self.of_whole_video:
             whole = "spread" if self.spread is not None else "max_frames"
             raise wrong("clips of several views have a rate or a stride; leave it out", field=whole, code="conflict")
+        if self.motion:
+            raise wrong("the motion of several views is not read; use false, or one view", field="motion")
         for name in self.views:
             if not name:
                 raise wrong("a view needs a name", field="views", code="invalid")

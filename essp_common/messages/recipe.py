@@ -41,6 +41,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
         ttl_s=spec.limits.ttl_s,
         strict=spec.limits.strict,
         snippets=spec.clip.snippets,
+        motion=spec.clip.motion,
         views=[View(name=name, resize=resize_of(spec.clip.of(name))) for name in spec.clip.views],
     )
 

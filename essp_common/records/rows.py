@@ -48,7 +48,8 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
     if spec.data.records:
         return of_records(spec, stores)
     timed = OF_EVENTS if spec.clip.views else TIMED if spec.clip.by_time else ()
-    wanted = None if columns is None else (*columns, "view", *timed, *columns_of(spec.data))
+    moving = ("codec",) if spec.clip.motion else ()
+    wanted = None if columns is None else (*columns, "view", *timed, *moving, *columns_of(spec.data))
     catalog = divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
     if spec.clip.views:
         return of_views(catalog, tuple(spec.clip.views))

@@ -47,11 +47,14 @@ from essp_engine.decoding.protocol import (
     clip_shapes,
     is_of_records,
     is_raw,
+    motion_of,
 )
 from essp_engine.video.codec import complete, encode, frame_buffer, raw_bytes
 from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits
 from essp_engine.video.joined import begins, joined, joined_bytes, write_head
+from essp_engine.video.motion import Motion
+from essp_engine.video.motion_layout import DTYPE
 from essp_engine.video.selection import Tally
 
 _OPEN_FILES = 256
@@ -111,38 +114,50 @@ class Child:
         raw = is_raw(unit.recipe.codec)
         shapes = clip_shapes(unit)
         values = [
-            self._raw_values(of_clip, slot) if raw else [] for of_clip, slot in zip(shapes, request.slots, strict=True)
+            self._raw_values(of_clip, slot, unit.recipe.motion) if raw else []
+            for of_clip, slot in zip(shapes, request.slots, strict=True)
         ]
         frames = [
             [
                 frame_buffer(shape, "u1", value)[1] if value is not None else np.empty(shape, np.uint8)
-                for shape, value in zip_longest(of_clip, into)
+                for shape, value in zip_longest(of_clip, into[: len(of_clip)])
             ]
             for of_clip, into in zip(shapes, values, strict=True)
         ]
-        errors, colours = self._read(unit, frames)
+        motions = [
+            [frame_buffer(motion_of(of_clip[0]), DTYPE, into[-1] if raw else None)] if unit.recipe.motion else []
+            for of_clip, into in zip(shapes, values, strict=True)
+        ]
+        errors, colours = self._read(unit, frames, [motion for of_clip in motions for _, motion in of_clip])
         failpoint("decoder-child.decoded")
         if any(errors):
             self._drop(unit, damaged=True)
         clips: list[int | dict[str, Any]] = []
-        for arrays, into, slot, seen, error in zip(frames, values, request.slots, colours, errors, strict=True):
+        for arrays, of_clip, into, slot, seen, error in zip(
+            frames, motions, values, request.slots, colours, errors, strict=True
+        ):
             if error is not None:
                 clips.append(_failure(error))
-            elif raw:
-                for value, colour in zip(into, seen, strict=True):
+                continue
+            for value, _ in of_clip:
+                complete(value)
+            if raw:
+                for value, colour in zip(into, seen, strict=False):
                     complete(value, colour)
-                clips.append(self._raw_bytes(list(map(len, into)), slot))
+                clips.append(self._raw_bytes(list(map(len, into)), slot, bool(of_clip)))
             else:
                 encoded = [encode(array, unit.recipe.codec, c) for array, c in zip(arrays, seen, strict=True)]
-                clips.append(self._store(encoded[0] if len(encoded) == 1 else joined(encoded), slot))
+                encoded += [value for value, _ in of_clip]
+                whole = encoded[0] if len(encoded) == 1 else joined(encoded, motion=bool(of_clip))
+                clips.append(self._store(whole, slot))
         return clips
 
     def _read(
-        self, unit: DecodeSeed, frames: Sequence[Sequence[NDArray[np.uint8]]]
+        self, unit: DecodeSeed, frames: Sequence[Sequence[NDArray[np.uint8]]], motions: Sequence[Motion]
     ) -> tuple[list[BadVideo | None], list[list[Colour | None]]]:
-        """Fill the frames of each view of each seed, view by view. Returns for each seed its error, and the colour
-        space of each view if its values are not RGB."""
-        errors, first = self._read_first(unit, [of_clip[0] for of_clip in frames])
+        """Fill the frames of each view of each seed, view by view, and their motion if it is wanted. Returns for each
+        seed its error, and the colour space of each view if its values are not RGB."""
+        errors, first = self._read_first(unit, [of_clip[0] for of_clip in frames], motions)
         colours = [[colour] for colour in first]
         for number, (video, view) in enumerate(zip(unit.further, unit.recipe.views[1:], strict=True)):
             targets = [of_clip[1 + number] for of_clip in frames]
@@ -163,7 +178,7 @@ class Child:
         return errors, colours
 
     def _read_first(
-        self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]]
+        self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]], motions: Sequence[Motion]
     ) -> tuple[list[BadVideo | None], list[Colour | None]]:
         """Fill the frames of the only or first view."""
         resize, strict = unit.recipe.resize, unit.recipe.strict
@@ -172,9 +187,9 @@ class Child:
             records.tally = self._tally
             errors = records.read(unit.video, unit.seeds, resize, frames, strict=strict)
             return errors, records.colours
-        reader = self._videos.reader(unit.video)
+        reader = self._videos.reader(unit.video, motion=unit.recipe.motion)
         reader.tally = self._tally
-        errors = reader.read(unit.seeds, resize, frames, strict=strict)
+        errors = reader.read(unit.seeds, resize, frames, strict=strict, motions=motions)
         return errors, reader.colours
 
     def _drop(self, unit: DecodeSeed, *, damaged: bool = False) -> None:
@@ -191,18 +206,20 @@ class Child:
         except EsspError:
             return True  # it is not in any store
 
-    def _raw_values(self, shapes: Shapes, slot: Slot) -> list[memoryview]:
-        """The raw value of each view in a slot, in which frames are written."""
+    def _raw_values(self, shapes: Shapes, slot: Slot, motion: bool) -> list[memoryview]:
+        """The raw value of each view in a slot, in which frames are written; and that of the motion, if wanted."""
         sizes = [raw_bytes(shape, "u1") for shape in shapes]
+        if motion:
+            sizes.append(raw_bytes(motion_of(shapes[0]), DTYPE))
         places = begins(sizes) if len(sizes) > 1 else [0]
         memory = self._memory[slot.start : slot.start + slot.size]
         return [memory[begin : begin + size] for begin, size in zip(places, sizes, strict=False)]
 
-    def _raw_bytes(self, sizes: Sequence[int], slot: Slot) -> int:
+    def _raw_bytes(self, sizes: Sequence[int], slot: Slot, motion: bool) -> int:
         """The size of the value that raw values of these sizes are in a slot."""
         if len(sizes) == 1:
             return sizes[0]
-        write_head(self._memory[slot.start : slot.start + slot.size], sizes)
+        write_head(self._memory[slot.start : slot.start + slot.size], sizes, motion=motion)
         return joined_bytes(sizes)
 
     def _store(self, value: Buffer, slot: Slot) -> int | dict[str, Any]:

@@ -34,6 +34,7 @@ class _Open:
     reader: Reader
     source: VideoFile
     info: ObjectInfo
+    motion: bool
     held_bytes: int
 
     def close(self) -> None:
@@ -55,8 +56,8 @@ class OpenVideos:
         self._shared = shared
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
-    def reader(self, video: Video) -> Reader:
-        """A reader of the video as described in the catalog.
+    def reader(self, video: Video, *, motion: bool = False) -> Reader:
+        """A reader of the video as described in the catalog; with `motion`, one that reads motion vectors.
 
         Raises `BadVideo` (`vanished`, `changed`, or the fault of the file) and `Unavailable`.
         """
@@ -65,7 +66,7 @@ class OpenVideos:
             info = store.head(key)
             _check_unchanged(video, info)
             held = self._open.get(video.uri)
-            if held is not None and held.info == info:
+            if held is not None and held.info == info and held.motion == motion:
                 self._open.move_to_end(video.uri)
                 return held.reader
             self.drop(video)
@@ -83,13 +84,13 @@ class OpenVideos:
                 verify(source, sums)
         try:
             declared = (video.width, video.height) if video.unproven else None
-            reader = Reader(source, self._limits, lookahead=video.lookahead, declared=declared)
+            reader = Reader(source, self._limits, lookahead=video.lookahead, declared=declared, motion=motion)
         except BaseException as error:
             if isinstance(error, PermanentError):
                 _forget(source)
             _close(source)
             raise
-        self._open[video.uri] = _Open(reader, source, info, _held_bytes(video, source))
+        self._open[video.uri] = _Open(reader, source, info, motion, _held_bytes(video, source))
         while len(self._open) > 1 and self._over():
             self._open.popitem(last=False)[1].close()
         return reader

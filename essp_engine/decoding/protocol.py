@@ -20,11 +20,13 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
 from essp_common.errors import PermanentError
-from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed, Snippet
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Seed, Snippet
 from essp_common.runtime.shared_slots import Slot
-from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.codec import max_encoded_bytes, raw_bytes
+from essp_engine.video.colour import height_of
 from essp_engine.video.geometry import frame_shape
 from essp_engine.video.joined import joined_bytes
+from essp_engine.video.motion_layout import DTYPE, motion_shape
 
 READY = b"ready"
 
@@ -136,17 +138,29 @@ def is_of_records(unit: DecodeSeed) -> bool:
     return bool(unit.seeds) and unit.seeds[0].HasField("record")
 
 
+def output_size_of(frames: Shape) -> tuple[int, int]:
+    """Height and width of frames of this shape."""
+    return (height_of(frames) if len(frames) == 3 else frames[1]), frames[2]
+
+
+def motion_of(frames: Shape) -> Shape:
+    """The shape of the motion of frames of this shape."""
+    return frames[0], *motion_shape(*output_size_of(frames))
+
+
 def is_raw(codec: FrameCodec) -> bool:
     """Whether clips are stored uncompressed."""
     return codec.name in ("", "raw")
 
 
-def slot_bytes(shapes: Shapes, codec: FrameCodec) -> int:
+def slot_bytes(shapes: Shapes, recipe: Recipe) -> int:
     """Bytes to reserve for a clip's value. Noise may be larger compressed than raw."""
-    return _slot_bytes(shapes, codec.name)
+    return _slot_bytes(shapes, recipe.codec.name, recipe.motion)
 
 
 @lru_cache(maxsize=1024)
-def _slot_bytes(shapes: Shapes, codec: str) -> int:
+def _slot_bytes(shapes: Shapes, codec: str, motion: bool) -> int:
     sizes = [max_encoded_bytes(shape, "u1", codec) for shape in shapes]
+    if motion:
+        sizes.append(raw_bytes(motion_of(shapes[0]), DTYPE))
     return sizes[0] if len(sizes) == 1 else joined_bytes(sizes)

@@ -102,7 +102,7 @@ class Sandbox:
 
     def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
         try:
-            sizes = [slot_bytes(shapes, unit.recipe.codec) for shapes in clip_shapes(unit)]
+            sizes = [slot_bytes(shapes, unit.recipe) for shapes in clip_shapes(unit)]
             self._check_size(sum(sizes))
         except EsspError as error:
             return [error] * len(unit.seeds)

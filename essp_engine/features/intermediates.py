@@ -22,13 +22,17 @@ T = TypeVar("T")
 class Intermediates:
     """A clip and the values computed from it so far."""
 
-    def __init__(self, clip: NDArray[np.uint8], colour: Colour | None = None) -> None:
+    def __init__(
+        self, clip: NDArray[np.uint8], colour: Colour | None = None, motion: NDArray[np.int16] | None = None
+    ) -> None:
         """`clip`: `(T, H, W, 3) uint8, RGB`; with `colour`, YUV 4:2:0 or luma (`essp_engine/video/colour.py`).
+        `motion`: of each frame (`essp_engine/video/motion.py`), if the job asks for it.
 
-        Do not modify it afterwards.
+        Do not modify them afterwards.
         """
         self._stored = clip
         self._colour = colour
+        self._motion = motion
         self._made: dict[Hashable, object] = {}
 
     @property
@@ -54,6 +58,12 @@ class Intermediates:
         """Grey levels, `(T, H, W) uint8`, of a clip stored with luma; None for RGB. Do not modify them."""
         colour = self._colour
         return None if colour is None else self.get("luma", lambda: grey(self._stored, colour))
+
+    @property
+    def motion(self) -> NDArray[np.int16] | None:
+        """The codec's motion since the frame before, `(T, rows, columns, 2)`, in 1/16 pixels; None if it was not
+        read. Do not modify it."""
+        return self._motion
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`, computed by `make()` on the first request. Do not modify it.

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict
 from essp_common.job.feature_layout import FeatureLayout
 
 P = TypeVar("P", bound="FeatureParams")
-Needs = Literal["colours", "luma"]
-"""What a feature is computed from: the colours of frames, or only their grey levels. A class may declare it in `needs`;
-without it, it gets colours, and is refused if clips have none (`clip.pixels: gray`)."""
+Needs = Literal["colours", "luma", "motion"]
+"""What a feature is computed from: colours, only grey levels, or the motion vectors of the codec. A class may declare
+it in `needs`; without it, it gets colours, and is refused if clips have none (`clip.pixels: gray`)."""
 
 
 @dataclass(frozen=True, slots=True)

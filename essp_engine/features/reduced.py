@@ -121,6 +121,18 @@ class _Seen(Intermediates):
         luma = self._whole.luma
         return None if luma is None else self.get("luma", lambda: self._of(luma))
 
+    @property
+    def motion(self) -> NDArray[np.int16] | None:
+        """In pixels of the reduced frames, over as many frames of the clip as one step has."""
+        motion = self._whole.motion
+        if motion is None:
+            return None
+        chosen = motion[self._chosen.start : self._chosen.stop : self._chosen.step]
+        (height, width), (own_height, own_width) = self._whole.size, self._size
+        scale = np.array([own_width / width, own_height / height]) * self._chosen.step
+        limits = np.iinfo(np.int16)
+        return np.rint((chosen * scale).clip(limits.min, limits.max)).astype(np.int16)
+
     def _of(self, frames: Frames) -> Frames:
         chosen = frames[self._chosen.start : self._chosen.stop : self._chosen.step]
         return chosen if self._size == self._whole.size else self._scaled(chosen, *self._size)

@@ -50,6 +50,8 @@ class Decoding:
 
     def __call__(self, value: Buffer) -> Decoded:
         """Raises `BadFrames`, and `ConfigError` for clips that are too short."""
+        if joined.has_motion(value):
+            return self._decoded(joined.separate(value)[0])
         if not joined.is_joined(value):
             return self._decoded(value)
         views = joined.separate(value)
@@ -87,7 +89,7 @@ def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) 
 
 def reading(clip: ClipSpec, wanted: int | None) -> _Reading:
     """The function that reads and decodes `wanted` evenly spaced frames of each clip (None: features, all frames)."""
-    in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
+    in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw" and not clip.motion
     frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else ()
     return _Reading(Decoding(wanted), clip.frames, frames)
 

@@ -24,6 +24,7 @@ from essp_engine.preflight.resolve import ResolvedJob
 from essp_engine.preflight.sizing import budget_problem
 from essp_engine.preflight.streams import Stream
 from essp_engine.registrations import TrainerRow, row_for
+from essp_engine.video.motion_layout import CODECS
 
 Check = Callable[[ResolvedJob], Iterator[ConfigError]]
 
@@ -129,6 +130,30 @@ def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
             "only features of luma, such as flow",
             field="clip.pixels",
             code="conflict",
+        )
+
+
+def _motion(job: ResolvedJob) -> Iterator[ConfigError]:
+    """Motion vectors are read only if the job says so, and only from codecs that have them."""
+    users = [name for name, stream in job.streams.items() if stream.needs == "motion"]
+    if users and not job.spec.clip.motion:
+        yield ConfigError(
+            f"streams.{users[0]} needs the motion vectors of the videos; set clip.motion: true",
+            field="clip.motion",
+            code="missing",
+        )
+    if not job.spec.clip.motion:
+        return
+    if job.spec.data.records:
+        yield ConfigError("records are images, which have no motion; set it to false", field="clip.motion")
+        return
+    without = sorted({codec for _, view in job.phases.views for codec in view.rows.names("codec")} - CODECS)
+    if without:
+        yield ConfigError(
+            f"some videos are {', '.join(without)}, which has no motion vectors to read; use flow, or videos of "
+            f"{', '.join(sorted(CODECS))}",
+            field="clip.motion",
+            code="unsupported",
         )
 
 
@@ -342,6 +367,7 @@ CHECKS: tuple[Check, ...] = (
     _background,
     _strategies,
     _luma,
+    _motion,
     _networks,
     _class_weights,
     _descriptors_for_networks,

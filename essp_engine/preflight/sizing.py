@@ -27,8 +27,9 @@ from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.streams import Stream, further_clips
 from essp_engine.seeding.clip_parts import ClipParts
-from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.codec import max_encoded_bytes, raw_bytes
 from essp_engine.video.joined import joined_bytes
+from essp_engine.video.motion_layout import DTYPE, motion_shape
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
 """Limits of one work unit; the larger one applies: enough clips to share decoding from a keyframe, and few enough to
@@ -217,7 +218,9 @@ def _bounds(
     bounds = [0] * (1 + len(extracted))
     for seen, stored in clips.items():
         views = [_most_bytes("clip", view, spec.clip.codec) for view in (stored, *further)]
-        sizes = [joined_bytes(views) if further else views[0]]
+        if spec.clip.motion:
+            views.append(raw_bytes((stored.shape[0], *motion_shape(*seen.shape[1:3])), DTYPE))
+        sizes = [joined_bytes(views) if len(views) > 1 else views[0]]
         sizes += [
             _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
         ]

@@ -43,7 +43,7 @@ from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_engine.video.colour import COLOURS, Colour
 from essp_engine.video.compressors import COMPRESSORS, Compressor
-from essp_engine.video.joined import is_joined
+from essp_engine.video.joined import has_motion, is_joined
 
 MAX_BYTES = 2**32
 """Largest size of an array. A header with more is damaged or malicious: real clips are far smaller."""
@@ -140,11 +140,11 @@ def summed(value: Buffer) -> Summed:
     """A value with the checksums for the cache: for a raw value one for each frame, so that frames can be read
     separately.
 
-    The checksums of raw frames are taken from the value, not computed again. Views that were joined are read together,
+    The checksums of raw frames are taken from the value, not computed again. Values that were joined are read together,
     and have one.
     """
     view = memoryview(value).cast("B")
-    if is_joined(view):
+    if is_joined(view) or has_motion(view):
         return Summed(value, packed([checksum(view)]))
     found = header(view)
     start = found.payload_start

@@ -60,7 +60,7 @@ class FrameConverter:
         target: according to `resize.pixels`, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous.
         The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
         """
-        turns, mirrored = quarter_turns(frame), _mirrored(frame)
+        turns, flipped = quarter_turns(frame), mirrored(frame)
         planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
         height, width = (target.shape[0] * 2 // 3, target.shape[1]) if planar else target.shape[:2]
         whole = height, width
@@ -73,14 +73,14 @@ class FrameConverter:
         if kept:  # at the beginning of a square of 2 x 2 pixels
             top, left = top // 2 * 2, left // 2 * 2
         if not planar:
-            _place(scaled.planes[0], mirrored, turns, target, top, left)
+            _place(scaled.planes[0], flipped, turns, target, top, left)
             return colour
         flat = target.reshape(-1)
         sizes = (height * width, height * width // 4, height * width // 4)
         begin = 0
         for plane, size, half in zip(scaled.planes, sizes, (1, 2, 2), strict=True):
             part = flat[begin : begin + size].reshape(height // half, width // half, 1)
-            _place(plane, mirrored, turns, part, top // half, left // half)
+            _place(plane, flipped, turns, part, top // half, left // half)
             begin += size
         return colour
 
@@ -129,7 +129,7 @@ def quarter_turns(frame: VideoFrame) -> int:
     return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # otherwise the matrix maps the picture to a line
 
 
-def _mirrored(frame: VideoFrame) -> bool:
+def mirrored(frame: VideoFrame) -> bool:
     """Whether the picture as displayed is a mirror image of the picture as coded."""
     matrix = _SideData(frame).get("DISPLAYMATRIX")
     if matrix is None:

@@ -24,9 +24,9 @@ once. If a keyframe lies between two seeds, or two snippets of one, the reader s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from types import TracebackType
 from typing import Any, cast
 
@@ -45,9 +45,11 @@ from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits, VideoFile, open_video, reason
 from essp_engine.video.conversion import FrameConverter, quarter_turns
 from essp_engine.video.frame_headers import shows_one_frame
+from essp_engine.video.motion import EXPORT, Motion, MotionOfRun, repeated
+from essp_engine.video.motion_layout import CODECS
 from essp_engine.video.packets import PARAMETERS, nal_length_bytes, self_contained
 from essp_engine.video.png_profiles import packets_without_profile
-from essp_engine.video.selection import Order, Tally, select
+from essp_engine.video.selection import Order, Shown, Tally, select
 
 _KEYFRAME_WEIGHT = 12
 """Approximate size of a keyframe, relative to other frames."""
@@ -80,14 +82,17 @@ class Reader:
         *,
         lookahead: int = 0,
         declared: tuple[int, int] | None = None,
+        motion: bool = False,
     ) -> None:
         """`lookahead`: the catalog's value. `declared`: width and height that no one has verified, like the other facts
-        (`VideoRow.declared`). Raises `BadVideo` if the file does not open or exceeds a limit."""
+        (`VideoRow.declared`). `motion`: `read` gives motion vectors, too. Raises `BadVideo` if the file does not open,
+        exceeds a limit, or has no motion vectors."""
         self._file = file
         self._limits = limits or Limits()
         self._lookahead = self._ahead = lookahead
         self._described = lookahead > 0
         self._declared = declared
+        self._motion = motion
         self._converter = FrameConverter()
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
         """The frames from `_next`, of a decode from the start of the file that can be continued."""
@@ -113,9 +118,16 @@ class Reader:
         self._container.close()
 
     def read(
-        self, seeds: Sequence[Seed], resize: Resize, targets: Sequence[Target], *, strict: bool = True
+        self,
+        seeds: Sequence[Seed],
+        resize: Resize,
+        targets: Sequence[Target],
+        *,
+        strict: bool = True,
+        motions: Sequence[Motion] = (),
     ) -> list[BadVideo | None]:
-        """Fill the target of each seed. Returns for each seed None or its error; an error affects no other seed.
+        """Fill the target of each seed, and with `motions` the motion of its frames (`motion.py`). Returns for each
+        seed None or its error; an error affects no other seed.
 
         A seed with `seek` may be decoded from that keyframe; one without is decoded from the start of the file, or from
         where the previous read stopped. Frames after `last_frame` repeat that frame.
@@ -124,7 +136,7 @@ class Reader:
         Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
         """
         outcomes: list[BadVideo | None] = [None] * len(seeds)
-        output = _Output(self._converter, resize, targets)
+        output = _Output(self._converter, resize, targets, motions, _gaps(seeds) if motions else {})
         self.colours = output.colours
         runs = _runs(seeds)
         if not isinstance(self._file, str):
@@ -135,8 +147,11 @@ class Reader:
             except BadVideo as error:
                 for want in run.wants[run.filled :]:
                     outcomes[want.seed] = error
+            output.motion.end()
             self.tally.wanted += run.filled
             self.tally.shared += run.shared
+        for motion in motions:
+            repeated(motion)
         for seed in output.recoloured:
             outcomes[seed] = outcomes[seed] or BadVideo(
                 "the frames of this clip change their matrix or range, so they have no colours in common; use "
@@ -172,15 +187,17 @@ class Reader:
             return None
         return None if keyframe is None else chain([keyframe], shown)
 
-    def selected(self, seek: Seek, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yields the wanted frames from the keyframe `seek`, by timestamps.
+    def selected(
+        self, seek: Seek, wanted: Collection[int], shown: Shown | None = None
+    ) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the wanted frames from the keyframe `seek`, by timestamps. `shown` is called with each decoded frame.
 
         Ends early if the file contradicts the catalog.
         """
         try:
             packets = self._packets_from(seek)
             if packets is not None:
-                yield from select(packets, self._stream, seek, self._lookahead, wanted, self.tally)
+                yield from select(packets, self._stream, seek, self._lookahead, wanted, self.tally, shown)
         except (av.error.FFmpegError, BadVideo):
             return
 
@@ -200,7 +217,7 @@ class Reader:
         """Fill the wanted frames by timestamps. Returns False if some were not found; those that were found are
         filled."""
         wants = run.wants
-        for number, frame in self.selected(seek, {want.frame for want in wants}):
+        for number, frame in self.selected(seek, {want.frame for want in wants}, output.shown):
             if number != wants[run.filled].frame or frame.is_corrupt:
                 return False
             run.fill(number, frame, output)
@@ -211,7 +228,7 @@ class Reader:
         must come in order, with the declared size. Returns False otherwise."""
         wants, run.filled = run.wants, 0
         frames = range(seek.frame_index, wants[-1].frame + 1)
-        for expected, (number, frame) in zip(frames, self.selected(seek, frames), strict=False):
+        for expected, (number, frame) in zip(frames, self.selected(seek, frames, output.shown), strict=False):
             if number != expected or frame.is_corrupt or _displayed(frame) != self._declared:
                 return False
             if number == wants[run.filled].frame:
@@ -255,6 +272,8 @@ class Reader:
             self._next = number + 1
             if number == 0:
                 self._check_size(frame)
+            if output.shown is not None:
+                output.shown(number, frame)
             if number < wants[run.filled].frame:
                 continue
             if strict and frame.is_corrupt:
@@ -284,7 +303,14 @@ class Reader:
             if not self._described:
                 raise
             self._container, self._stream = open_video(self._file, self._limits)
-        if 0 < self._stream.codec_context.bits_per_coded_sample <= _PALETTE_BITS:
+        context = self._stream.codec_context
+        if self._motion:
+            if context.codec.canonical_name not in CODECS:
+                raise BadVideo(
+                    f"{context.codec.canonical_name} has no motion vectors; use flow for such videos", "format"
+                )
+            context.options = {**context.options, **EXPORT}
+        if 0 < context.bits_per_coded_sample <= _PALETTE_BITS:
             self._lookahead = 0  # files with a palette are read with care, whatever the catalog says
         self._untouched, self._parameters = True, None
 
@@ -379,8 +405,19 @@ class _Want:
 class _Output:
     """The destination of frames, with their size and colours."""
 
-    def __init__(self, converter: FrameConverter, resize: Resize, targets: Sequence[Target]) -> None:
+    def __init__(
+        self,
+        converter: FrameConverter,
+        resize: Resize,
+        targets: Sequence[Target],
+        motions: Sequence[Motion],
+        gaps: Mapping[tuple[int, int], int],
+    ) -> None:
         self._converter = converter
+        self._motions = motions
+        self._gaps = gaps
+        self.motion = MotionOfRun()
+        self.shown = self.motion.shown if motions else None
         self._resize = resize
         self._targets = targets
         self._written = [False] * len(targets)
@@ -391,18 +428,26 @@ class _Output:
     def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
         """Convert a frame to its destination. Returns the destination, and the frame's colour."""
         place = self._targets[want.seed][want.slot]
+        self._add_motion(frame, want, place)
         colour = self._converter.write(frame, self._resize, place)
         self._note(want.seed, colour)
         return place, colour
 
-    def copy(self, done: tuple[NDArray[np.uint8], Colour | None], want: _Want) -> bool:
+    def copy(self, done: tuple[NDArray[np.uint8], Colour | None], frame: VideoFrame, want: _Want) -> bool:
         """Copy a converted frame to the destination of another want. Returns False if that has another shape."""
         place = self._targets[want.seed][want.slot]
         if done[0].shape != place.shape:
             return False
+        self._add_motion(frame, want, place)
         place[...] = done[0]
         self._note(want.seed, done[1])
         return True
+
+    def _add_motion(self, frame: VideoFrame, want: _Want, place: NDArray[np.uint8]) -> None:
+        if self._motions:
+            output = (place.shape[0] * 2 // 3, place.shape[1]) if place.ndim == 2 else (place.shape[0], place.shape[1])
+            gap, target = self._gaps[want.seed, want.slot], self._motions[want.seed][want.slot]
+            self.motion.want(want.frame, frame, self._resize, output, gap, target)
 
     def _note(self, seed: int, colour: Colour | None) -> None:
         if not self._written[seed]:
@@ -438,7 +483,7 @@ class _Run:
         """Write frame `number` to each target that wants it: convert it once, and copy it to the others."""
         done: tuple[NDArray[np.uint8], Colour | None] | None = None
         while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
-            if done is not None and output.copy(done, want):
+            if done is not None and output.copy(done, frame, want):
                 self.shared += 1
             else:
                 done = output.convert(frame, want)
@@ -486,6 +531,18 @@ def _chosen(position: int, seed: Seed, parts: Sequence[Seed | Snippet]) -> Itera
         frames = (min(part.first_frame + offset, seed.last_frame) for offset in part.offsets)
         if wants := [_Want(frame, position, next(slots)) for frame in frames]:
             yield wants, part
+
+
+def _gaps(seeds: Sequence[Seed]) -> dict[tuple[int, int], int]:
+    """For each seed and slot, the frames of the video since the frame before it in its clip; for the first frame, up to
+    the one after it. The first frame of a further snippet is of no use to a feature."""
+    wants = [want for of_part, _ in _snippets(seeds) for want in of_part]
+    gaps: dict[tuple[int, int], int] = {}
+    for before, after in pairwise(wants):
+        if before.seed == after.seed:
+            gaps[after.seed, after.slot] = after.frame - before.frame
+            gaps.setdefault((before.seed, before.slot), after.frame - before.frame)
+    return {(want.seed, want.slot): gaps.get((want.seed, want.slot), 1) for want in wants}
 
 
 def _keyframe(pts: int, packets: Iterator[Packet[VideoStream]]) -> Packet[VideoStream] | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -30,6 +30,10 @@ from essp_common.pb.v1.messages_pb2 import Seek
 
 _SKIPPING = frozenset({"h264", "hevc", "mpeg4", "mpeg2video"})
 """Codecs whose FFmpeg decoders check `skip_frame` for each packet."""
+
+
+Shown = Callable[[int, VideoFrame], None]
+"""Takes a decoded frame and its index."""
 
 
 @dataclass(slots=True)
@@ -61,8 +65,10 @@ def select(
     lookahead: int,
     wanted: Collection[int],
     tally: Tally,
+    shown: Shown | None = None,
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Yields the wanted frames with their indices, in display order, as far as the packets contain them.
+    """Yields the wanted frames with their indices, in display order, as far as the packets contain them. `shown` is
+    called with each decoded frame, wanted or not, before it is yielded.
 
     `packets` begins with the keyframe `seek`. Errors of `packets` and of the decoder pass through. Flush the decoder (a
     seek does) before any other use.
@@ -78,21 +84,24 @@ def select(
             passed += 1
             if skips:
                 context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
-            yield from _wanted(stream.decode(packet), order, wanted, tally)
+            yield from _wanted(stream.decode(packet), order, wanted, tally, shown)
             if not left:
                 break
-        yield from _wanted(stream.decode(None), order, wanted, tally)
+        yield from _wanted(stream.decode(None), order, wanted, tally, shown)
         tally.skipped += passed - (tally.decoded - begun)
     finally:
         context.skip_frame = "DEFAULT"
 
 
 def _wanted(
-    frames: Iterable[VideoFrame], order: Order, wanted: Collection[int], tally: Tally
+    frames: Iterable[VideoFrame], order: Order, wanted: Collection[int], tally: Tally, shown: Shown | None
 ) -> Iterator[tuple[int, VideoFrame]]:
     for frame in frames:
         tally.decoded += 1
-        if (number := order.number(frame.pts)) in wanted:
+        number = order.number(frame.pts)
+        if shown is not None:
+            shown(number, frame)
+        if number in wanted:
             yield number, frame
 
 

@@ -50,7 +50,7 @@ from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import Extractor, SignedExtractor
 from essp_engine.features.quantization import usage
 from essp_engine.video import codec
-from essp_engine.video.joined import is_joined, separate
+from essp_engine.video.joined import has_motion, is_joined, separate
 from essp_engine.worker.dead_letters import publish_dead_letter
 from essp_engine.worker.loop import unexpected
 from essp_engine.worker.reports import Reports
@@ -209,11 +209,18 @@ class ExtractStage:
         return {view: self._snippets(ready, values[view]) for view in views}
 
     def _snippets(self, ready: ClipReady, value: Buffer) -> Snippets:
+        motion: NDArray[np.int16] | None = None
+        if has_motion(value):
+            value, of_motion = separate(value)
+            motion = codec.decode(of_motion, checked=True)
         clip: NDArray[np.uint8] = codec.decode(value, checked=True)
         snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
         if len(clip) % snippets:
             raise PermanentError(f"a clip of {len(clip)} frames does not divide into {snippets} equal snippets")
-        return [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
+        of_each = [None] * snippets if motion is None else np.split(motion, snippets)
+        return [
+            Intermediates(*each) for each in zip(np.split(clip, snippets), [colour] * snippets, of_each, strict=True)
+        ]
 
     def _extract(self, stream: StreamRequest, shared: Snippets) -> _Feature:
         started = time.monotonic()

@@ -275,12 +275,13 @@ class View(_message.Message):
     def __init__(self, name: _Optional[str] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict", "snippets", "views")
+    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict", "motion", "snippets", "views")
     RESIZE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
+    MOTION_FIELD_NUMBER: _ClassVar[int]
     SNIPPETS_FIELD_NUMBER: _ClassVar[int]
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     resize: Resize
@@ -288,9 +289,10 @@ class Recipe(_message.Message):
     streams: _containers.RepeatedCompositeFieldContainer[StreamRequest]
     ttl_s: int
     strict: bool
+    motion: bool
     snippets: int
     views: _containers.RepeatedCompositeFieldContainer[View]
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., motion: bool = ..., snippets: _Optional[int] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
 
 class Probe(_message.Message):
     __slots__ = ("uris", "quick", "salvage", "timeout_s", "key", "consumer")

@@ -30,7 +30,7 @@ from essp_common.quantities import size
 from essp_engine.features.drawing import Drawing, Picture, drawing, grid
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.video import codec, colour
-from essp_engine.video.joined import is_joined, separate
+from essp_engine.video.joined import has_motion, is_joined, separate
 from essp_master.job.stored_clips import StoredClip
 
 MOST_BYTES = 16 * 2**20
@@ -90,9 +90,7 @@ class Previews:
     ) -> tuple[Drawing, int]:
         """Return an evenly spaced selection of a clip's pictures, in order, and their total number."""
         wanted = wanted_frames(spec.clip, stream)
-        value = self._read(spec, clip, wanted)
-        if is_joined(value):
-            value = separate(value)[list(spec.clip.views).index(stream.view) if stream.view else 0]
+        value = _of_stream(spec, stream, self._read(spec, clip, wanted))
         found = codec.described(value)
         frames, looked_at = _chosen(found.shape[0], wanted)
         if layout.values == "descriptor":  # all descriptors together are one picture
@@ -106,13 +104,22 @@ class Previews:
     def _read(self, spec: JobSpec, clip: StoredClip, wanted: int | None) -> Buffer:
         """Read the value, or, if its frames are uncompressed, only the frames to show."""
         available = spec.clip.frames
-        joined = len(spec.clip.views) > 1
-        if wanted is None or joined or spec.clip.codec.name != "raw" or wanted >= available:
+        joined = len(spec.clip.views) > 1 or spec.clip.motion
+        if wanted is None or spec.clip.codec.name != "raw" or wanted >= available or joined:
             _refuse_more(clip.size_bytes)
             return self._cache.get(clip.key)
         parts = codec.raw_parts(clip.size_bytes, available, _chosen(available, wanted)[0])
         _refuse_more(sum(end - begin for begin, end in parts))
         return self._cache.get(clip.key, parts)
+
+
+def _of_stream(spec: JobSpec, stream: StreamSpec, value: Buffer) -> Buffer:
+    """The frames of the stream's view, or of the first one, without their motion."""
+    if has_motion(value):
+        return separate(value)[0]
+    if is_joined(value):
+        return separate(value)[list(spec.clip.views).index(stream.view) if stream.view else 0]
+    return value
 
 
 def _chosen(available: int, wanted: int | None) -> tuple[list[int], int]:

@@ -23,6 +23,7 @@ from essp_engine.features.drawing import flow_picture
 from essp_engine.features.quantization import ZERO
 from essp_engine.video import codec
 from essp_engine.video.colour import Colour
+from essp_engine.video.joined import joined
 from essp_master.effects import previews
 from essp_master.effects.previews import Previews
 from essp_master.job.stored_clips import StoredClip
@@ -209,3 +210,20 @@ def test_a_master_shows_the_newest_clips_of_a_job_and_says_where_there_are_none(
     master.stop("small")
     with pytest.raises(NotFound, match="its clips are gone"):
         master.preview("small", "rgb")
+
+
+def test_of_a_clip_with_motion_the_frames_are_seen(tmp_path: Path, adapters: Adapters) -> None:
+    looking = Looking(tmp_path, adapters)
+    looking.job = make_job(tmp_path, clip={"frames": 3, "resize": {"height": 16, "width": 16}, "motion": True})
+    frames = np.full((3, 16, 16, 3), 200, np.uint8)
+    value = joined([codec.encode(frames, RAW), codec.encode(np.zeros((3, 2, 2, 2), np.int16), RAW)], motion=True)
+    assert seen(looking.look(looking.put(value))).mean() > 190
+
+
+def test_of_several_views_the_streams_own_is_seen(tmp_path: Path, adapters: Adapters) -> None:
+    looking = Looking(tmp_path, adapters, StreamSpec(view="right"))
+    clip = {"frames": 3, "resize": {"height": 16, "width": 16}, "views": {"left": {}, "right": {}}}
+    streams = {"rgb": {"view": "right"}, "diff": {"feature": "frame_diff", "params": {"length": 2}, "view": "left"}}
+    looking.job = make_job(tmp_path, clip=clip, streams=streams)
+    sides = [codec.encode(np.full((3, 16, 16, 3), grey, np.uint8), RAW) for grey in (10, 200)]
+    assert seen(looking.look(looking.put(joined(sides)))).mean() > 190

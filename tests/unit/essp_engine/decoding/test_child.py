@@ -62,7 +62,7 @@ class Hiccups:
 def shown(child: Child, memory: SharedMemory, work: DecodeSeed) -> tuple[dict[str, Any], np.ndarray[Any, Any] | None]:
     """The answer, and the clip if there is one."""
     [shape] = clip_shapes(work)
-    slot = memory.take(slot_bytes(shape, work.recipe.codec))
+    slot = memory.take(slot_bytes(shape, work.recipe))
     answer = child.answer(Request(memory.size, [slot], work))
     [clip] = answer.get("clips", [None])
     return answer, np.array(codec.decode(memory.view(slot, clip))) if isinstance(clip, int) else None
