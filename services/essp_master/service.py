@@ -229,6 +229,8 @@ class Master:
             self._history.finish()
             self._defects.attempt("last search of the cache", self._sweep)
             self._defects.attempt("last histories", partial(self._runner.write_histories, now=True))
+            self._history.finish()
+            self._defects.attempt("courses", partial(self._history.keep_courses, self._jobs))
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()

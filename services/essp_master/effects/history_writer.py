@@ -169,6 +169,12 @@ class HistoryWriter:
         self._thread = guarded("essp-history", partial(self._write, pages, handled))
         self._thread.start()
 
+    def keep_courses(self, jobs: Iterable[Job]) -> None:
+        """Write the courses of these jobs as they are now: the master leaves. Waits for the stores."""
+        for job in jobs:
+            if job.timeline.changed and job.run_state.writes_history:
+                self._keep(job.name, job.run.timeline, job.timeline.stored(curves_of(job)))
+
     def finish(self) -> None:
         """Wait for the current batch, up to a limit; then abandon it."""
         if self._thread is not None:
@@ -231,7 +237,8 @@ class HistoryWriter:
             self._left_over = handled
             return
         for page in pages:
-            self._keep(page)
+            if page.course is not None:
+                self._keep(page.job, page.timeline, page.course)
         failpoint("master.history-written")
         self._finish(handled)
         failpoint("master.progress-done")
@@ -251,14 +258,11 @@ class HistoryWriter:
             if self._closing.is_set():
                 return False
 
-    def _keep(self, page: Page) -> None:
-        if page.course is None:
-            return
+    def _keep(self, job: str, timeline: TimelineFile, course: StoredTimeline) -> None:
         try:
-            page.timeline.write(page.course)
+            timeline.write(course)
         except EsspError as error:  # costs only what users see; the next write has it again
-            about = {"job_id": page.job}
-            log.warning("job %s: its course could not be kept: %s", page.job, error, extra=about)
+            log.warning("job %s: its course could not be kept: %s", job, error, extra={"job_id": job})
 
     def _lacking(self, page: Page, error: EsspError) -> Lost:
         return Lost(page.job, error, f"{contents(page.segment, page.order)}, and all that happened since")

@@ -166,7 +166,9 @@ class JobRunner:
         """Change a job's state and announce it to all workers. Returns False if it was already in that state."""
         if not job.enter(wanted, self.clock(), reason):
             return False
-        if not wanted.ended:
+        if wanted.ended:
+            sample(job, self.usage_at_tick(self.clock()).pools, self.clock())  # a short job may have no other
+        else:
             failpoint("master.command-entered")
         log.info("job %s: %s%s", job.name, wanted, f": {reason}" if reason else "", extra={"job_id": job.name})
         self.dispatch.command(job, COMMANDS[wanted])
