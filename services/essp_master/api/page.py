@@ -25,6 +25,7 @@ _MODULES = (
     "api",
     "chart",
     "compare",
+    "course",
     "create",
     "docs",
     "dom",
@@ -37,6 +38,9 @@ _MODULES = (
     "page",
     "pools",
     "previews",
+    "scales",
+    "settings",
+    "usage",
     "words",
 )
 _TYPES = {

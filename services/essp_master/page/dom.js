@@ -20,14 +20,15 @@ function filled(made, attributes, children) {
 }
 
 /**
- * A table. `label`: what it holds, for those who do not see it. `heads` are words, each row is a list of cells; columns
- * named in `text` are set to the left. `keys`: what tells rows apart, where others may come before them. On a narrow
- * window each row is a block, and each cell has its head beside it.
+ * A table. `label`: what it holds, for those who do not see it. `heads` are words, or `{ words, content, sort }`, where
+ * `sort` says how the table is sorted by this column; each row is a list of cells; columns named in `text` are set to the
+ * left. `keys`: what tells rows apart, where others may come before them. On a narrow window each row is a block, and
+ * each cell has its head beside it.
  */
 export function table(label, heads, rows, text = [0], keys = []) {
   const side = k => (text.includes(k) ? "text" : null);
-  const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col" }, cell));
-  const body = rows.map((row, n) => el("tr", { "data-key": keys[n] }, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k] }, cell))));
+  const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col", "aria-sort": cell.sort }, cell.content ?? cell));
+  const body = rows.map((row, n) => el("tr", { "data-key": keys[n] }, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k].words ?? heads[k] }, cell))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
 }

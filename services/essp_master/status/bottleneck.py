@@ -41,7 +41,7 @@ def bottleneck(
     """Return what limits the job; None if it does not run or nothing is known yet. `crashing`: workers that do not stay
     up. `usage`: what the workers use."""
     found = _bottleneck(job, crashing)
-    if found is None or usage is None:
+    if found is None or usage is None or crashing is not None or job.awaits or _unmade(job) is not None:
         return found
     uses = _uses(job, found.part, usage)
     return found.model_copy(update={"words": f"{found.words} {uses}"}) if uses else found
