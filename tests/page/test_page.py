@@ -273,7 +273,9 @@ def test_a_call_is_tried_in_the_description_of_the_api(tmp_path: Path, page: Bro
             " field.dispatchEvent(new Event('input', told)); field.dispatchEvent(new FocusEvent('focusout', told)); }"
         )
         page.evaluate("document.querySelector('.opblock.is-open .execute').click()")
-        page.wait("document.querySelector('.live-responses-table .response-col_status')?.innerText.includes('200')")
+        page.wait(
+            "document.querySelector('.live-responses-table tbody .response-col_status')?.innerText.includes('200')"
+        )
         assert served.master.status(served.job.name).state is JobState.PAUSED
         assert page.troubles == []
 
