@@ -227,7 +227,7 @@ function totals(timeline) {
 }
 
 /** `1.2 kWh`. */
-const energy = joules => (joules == null ? UNKNOWN : joules < 3.6e6 ? `${number(joules / 3600, 0)} Wh` : `${number(joules / 3.6e6)} kWh`);
+const energy = joules => (joules == null ? UNKNOWN : joules < 3.6e6 ? `${number(joules / 3600, joules < 36_000 ? 1 : 0)} Wh` : `${number(joules / 3.6e6)} kWh`);
 
 function trainers(job) {
   const judged = judgedBy(job.trainers), called = FIGURES[judged];
