@@ -71,7 +71,7 @@ def _print(table: Table, usage: Usage, console: Console) -> None:
 
 
 def pool_table(usage: Usage) -> Table:
-    """A row for each pool; columns of which nothing is known are left out."""
+    """A row for each pool, without the columns that would be empty."""
 
     def of(cell: Callable[[PoolUsage], str]) -> list[str]:
         return [cell(pool) for pool in usage.pools]

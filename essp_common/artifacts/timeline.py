@@ -1,4 +1,4 @@
-"""The course of a job in its output: `timeline.json`, written over as the job goes on.
+"""The course of a job in its output: `timeline.json`, overwritten as the job progresses.
 
 It is for display: no decision depends on it, and a job without it, or with one that cannot be read, lacks nothing else.
 """

@@ -85,4 +85,4 @@ class StoredTimeline(_Model):
 
 
 NO_TIMELINE = JobTimeline(every_s=0.0, times=(), series=(), totals=())
-"""Of a job of which none was kept."""
+"""For a job without a stored timeline."""

@@ -115,7 +115,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
-    """Return the CPU time of these processes, with that of children that have ended."""
+    """Return the CPU time of these processes, and of their children that have ended."""
     found = 0.0
     for process in processes:
         with suppress(psutil.Error):

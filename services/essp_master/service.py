@@ -426,8 +426,8 @@ class Master:
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """Return the curves of a job's trainers, those of a past job (`lifecycle/job_table.py`) as its output has them.
-        Raises `NotFound`, `Unavailable`."""
+        """Return the curves of a job's trainers; for a past job (`lifecycle/job_table.py`), they are read from its
+        output. Raises `NotFound`, `Unavailable`."""
         self._takeover.wait()
         with self._lock:
             if not self._jobs.is_past(name):
@@ -436,7 +436,7 @@ class Master:
         return [] if kept is None else list(kept.curves)
 
     def timeline(self, name: str) -> JobTimeline:
-        """Return the course of a job over its time, that of a past job as its output has it. Raises `NotFound`,
+        """Return the course of a job over its time; for a past job, it is read from its output. Raises `NotFound`,
         `Unavailable`."""
         self._takeover.wait()
         with self._lock:
@@ -446,7 +446,7 @@ class Master:
         return NO_TIMELINE if kept is None else kept.timeline
 
     def spec(self, name: str) -> JobSpec:
-        """Return the specification of a job, that of a past job as its output has it. Raises `NotFound`,
+        """Return the specification of a job; for a past job, it is read from its output. Raises `NotFound`,
         `Unavailable`, and `ConfigError` if it cannot be read."""
         self._takeover.wait()
         with self._lock:

@@ -9,6 +9,7 @@ const MARGIN = { left: 56, right: 14, top: 12, bottom: 36 };
 export const COLOURS = 8; // of page.css
 const MARKERS = 60; // of more points, none is marked
 const hidden = new Set(); // trainers that people do not want to see
+export const hiddenNames = () => [...hidden].join();
 export const options = { byTime: false, smooth: 0, log: false }; // how people want to see the curves
 
 /**

@@ -48,7 +48,8 @@ export const redraw = () => document.dispatchEvent(new Event("redraw"));
  * Make `old` look like `made`, changing only what differs, so that focus, selection and scrolling stay where they are.
  *
  * Children with a `data-key` are matched by it. An element that stays keeps its listeners; so these may use only what
- * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left.
+ * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left; in
+ * place of what would be drawn as it is, an empty element with its key and `data-keep` leaves it.
  */
 export function morph(old, made) {
   if (old.nodeName !== made.nodeName || old.nodeType !== made.nodeType || key(old) !== key(made)) return old.replaceWith(made);
@@ -56,6 +57,7 @@ export function morph(old, made) {
     if (old.data !== made.data) old.data = made.data;
     return;
   }
+  if (made.hasAttribute("data-keep")) return;
   if ("data" in made) old.data = made.data;
   if (old.matches("[data-own]")) return;
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);

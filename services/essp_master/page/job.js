@@ -1,7 +1,7 @@
 // The page of one job: what it is at, what limits it, its curves and its course, its flow, what came of it, and what happened.
 
 import { ask, jobPath } from "./api.js";
-import { changeMarks, chart, legend, lines, options, toolbar } from "./chart.js";
+import { changeMarks, chart, hiddenNames, legend, lines, options, toolbar } from "./chart.js";
 import { CHARTS, byClock, momentsOf, overTime, rates } from "./course.js";
 import { at, el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
@@ -65,7 +65,7 @@ export function drawJob({ job, events, curves, timeline = NO_TIMELINE, usage = n
   const made = section("Results", ...outcome(job));
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
-    course(job),
+    progressOf(job),
     limit(job),
     changing(job, act),
     el("div", { class: "sides" },
@@ -152,7 +152,7 @@ function changing(job, act) {
   return job.ended || !parts.length ? null : el("details", { class: "changing", "data-key": "changing" }, el("summary", {}, "Change this job"), parts);
 }
 
-function course(job) {
+function progressOf(job) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
     job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Position ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
@@ -209,12 +209,18 @@ export function charts(job, all, changes = [], axis = EPOCHS) {
 
 const chartTitle = (figure, job) => (figure.startsWith("video_") ? `Validation (${FIGURES[figure.slice(6)]}, by ${job.unit || "video"})` : `Accuracy (${FIGURES[figure]}, by clip)`);
 
-/** The charts of the job's course over its time. */
+let course = {}; // what the charts of the course were drawn from
+
+/** The charts of the job's course over its time. They are drawn anew only if something has changed: most of the page is theirs. */
 function overall(job, timeline) {
   if (timeline.times.length < 2) return null;
-  const made = CHARTS.map(({ title, figures, unit, least, most }) => [overTime(job, timeline, figures), { title, format: UNITS[unit], least, most, binary: unit === "bytes" }]).filter(([found]) => found.length);
-  const width = widthOfCharts(made.length);
-  return section("Over time", el("div", { class: "charts" }, made.map(([found, how]) => chart({ ...how, all: found, width, axis: CLOCK, curved: false, keys: true }))), ...totals(timeline));
+  const title = "Over time", hidden = hiddenNames(), shown = CHARTS.filter(({ figures }) => timeline.series.some(series => figures.includes(series.figure)));
+  const width = widthOfCharts(shown.length);
+  const same = course.timeline === timeline && course.width === width && course.hidden === hidden;
+  if (same && document.querySelector(`[data-key="${title}"]`)) return el("section", { "data-key": title, "data-keep": true });
+  course = { timeline, width, hidden };
+  const made = shown.map(({ title, figures, unit, least, most }) => [overTime(job, timeline, figures), { title, format: UNITS[unit], least, most, binary: unit === "bytes" }]).filter(([found]) => found.length);
+  return section(title, el("div", { class: "charts" }, made.map(([found, how]) => chart({ ...how, all: found, width, axis: CLOCK, curved: false, keys: true }))), ...totals(timeline));
 }
 
 /** What workers used over the whole job. */

@@ -14,8 +14,8 @@ POINTS = 32
 
 
 def headline(trainers: Sequence[TrainerStatus], result: Mapping[str, float]) -> HeadlineStatus | None:
-    """Return the figure of the fused model on the test split, or on validation; before there is one, that of the best
-    trainer's last validation, by video where it has one. None if there is neither."""
+    """Return the figure of the fused model on the test split, or on validation; before there is one, the best figure of
+    the trainers' last validations, by video where they have one. None if there is neither."""
     for split in ("test", "validation"):
         judged = "top1" if f"{split}.fused.mean_class" in result else "mAP"
         for figure in (judged, "top1"):
