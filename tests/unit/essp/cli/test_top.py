@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from essp.cli import top
+from essp.cli import rest
 from essp_common import topics
 from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import Gpu, Heartbeat, Machine, Progress
@@ -58,18 +59,18 @@ def test_what_pools_do_and_use(served: Served) -> None:
 
 
 def test_it_watches_on_while_the_master_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, answers = top.ask, iter([True, False, True, KeyboardInterrupt])
+    real, answers = rest.ask, iter([True, False, True, KeyboardInterrupt])
 
-    def ask(*how: object) -> object:
+    def ask(*how: Any) -> Any:
         answer = next(answers)
         if answer is KeyboardInterrupt:
             raise KeyboardInterrupt
         if not answer:
             raise Unavailable("away")
-        return real(*how)  # type: ignore[arg-type]
+        return real(*how)
 
-    monkeypatch.setattr(top, "ask", ask)
-    monkeypatch.setattr(top.time, "sleep", lambda s: None)
+    monkeypatch.setattr("essp.cli.top.ask", ask)
+    monkeypatch.setattr("essp.cli.top.time.sleep", lambda s: None)
     told = essp("top", "--watch", "--json", "--server", served.url).output
     assert len([json.loads(line) for line in told.splitlines() if line.startswith("{")]) == 2
 
