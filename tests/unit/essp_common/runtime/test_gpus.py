@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_without_the_package_or_the_driver_there_are_none(monkeypatch: pytest.Mo
             raise self.NVMLError("Driver Not Loaded")
 
     for found in (absent, lambda name: Broken([1])):
-        monkeypatch.setattr("essp_common.runtime.gpus.importlib.import_module", found)
+        monkeypatch.setattr(importlib, "import_module", found)
         assert of_gpus.driver() is None
         assert Gpus().read({1}) == []
     assert not of_gpus.uses_cuda()
