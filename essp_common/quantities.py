@@ -49,6 +49,12 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"
 
 
+def energy(joules: float) -> str:
+    """`412 Wh`, `1.2 kWh`."""
+    hours = joules / 3600
+    return f"{hours / 1000:.1f} kWh" if hours >= 1000 else f"{hours:.0f} Wh" if hours >= 10 else f"{hours:.1f} Wh"
+
+
 def parse_seconds(text: str) -> float:
     """`"50ms"`, `"1.5s"`, `"200us"` as seconds. Raises `ValueError`."""
     found = _DURATION.fullmatch(text.strip().replace(" ", ""))

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Drive a running master": {
         "job": Command("essp.cli.job:app", "Start, watch, change, pause, resume and stop jobs over REST."),
         "pool": Command("essp.cli.pool:app", "Show the pools of a running master, and set their sizes."),
+        "top": Command("essp.cli.top:main", "What each pool does and uses: cores, memory, disk, GPUs."),
         "logs": Command("essp.cli.logs:main", "What workers log, of all pools or about one job."),
         "registry": Command("essp.cli.registry:app", "Register extractors and trainers with a master."),
         "token": Command("essp.cli.token:main", "Make a token for the master's API."),
@@ -205,6 +206,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "pool set": ("essp pool set decoder --min 2 --max 16", "essp pool set decoder --replicas 4"),
     "pool reset": ("essp pool reset decoder",),
     "pool events": ("essp pool events",),
+    "top": ("essp top", "essp top --watch", "essp top --processes --json"),
     "logs": (
         "essp logs --job catalog --follow",
         "essp logs --pool trainer --level warning",

@@ -15,9 +15,11 @@ from essp_common.artifacts.figures import Figures, figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from essp_common.artifacts.scores import ClipScores, VideoScores
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.catalog.rows import ById, VideoRow
 from essp_common.errors import EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.timeline import UsageTotal
 from essp_common.objects.port import ObjectStore
 from essp_common.records.names import RecordNames, name_of, names_by_split
 from essp_common.records.rows import open_data
@@ -46,6 +48,9 @@ class Run:
     """Trainer -> steps of the rounded checkpoints from which it resumed, if there are any."""
     changes: Mapping[str, tuple[TakenChange, ...]] = field(default_factory=dict)
     """Trainer -> the changes to the running job with which it was trained, if there are any."""
+
+    usage: tuple[UsageTotal, ...] = ()
+    """What the workers of each pool used; empty if that was not kept."""
 
     names: Mapping[str, RecordNames] = field(default_factory=dict)
     """Split -> the display names of its records; empty for a job on videos."""
@@ -154,8 +159,14 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         _rows(spec, stores),
         rounded,
         changes,
+        _usage(output),
         names_by_split(spec, stores),
     )
+
+
+def _usage(output: ObjectStore) -> tuple[UsageTotal, ...]:
+    kept = TimelineFile(output).read()
+    return () if kept is None else kept.timeline.totals
 
 
 def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:

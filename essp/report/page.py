@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -29,7 +29,8 @@ from essp_common.artifacts.figures import (
     share_interval,
 )
 from essp_common.artifacts.fused_model import Evaluation
-from essp_common.quantities import counted, duration, percent
+from essp_common.job.timeline import UsageTotal
+from essp_common.quantities import counted, duration, energy, percent, size
 
 PAGE = layout.REPORT + "report.html"
 _MISTAKES = 100
@@ -85,6 +86,7 @@ def render(
         _samples(run, pictures),
         _mistakes(run),
         _notes(notes),
+        _usage(run),
         _runs(past),
         _reproduction(run),
     ]
@@ -344,6 +346,35 @@ def _notes(notes: Mapping[str, str]) -> str:
     return section(
         "The run", table([], [([label, value], False) for label, value in notes.items()], left=(1,), wrap=(1,))
     )
+
+
+_USED: tuple[tuple[str, Callable[[UsageTotal], str]], ...] = (
+    ("observed for", lambda total: duration(total.seconds)),
+    ("cores, mean", lambda total: "–" if total.cpu_cores is None else f"{total.cpu_cores:.1f}"),
+    ("busy", lambda total: percent(total.busy, 0)),
+    ("peak memory", lambda total: _optional_size(total.peak_memory_bytes)),
+    ("GPU busy", lambda total: percent(total.gpu_busy, 0)),
+    ("peak GPU memory", lambda total: _optional_size(total.peak_gpu_memory_bytes)),
+    ("energy of GPUs", lambda total: "–" if total.gpu_joules is None else energy(total.gpu_joules)),
+)
+
+
+def _usage(run: Run) -> str:
+    known = [total for total in run.usage if total.peak_memory_bytes is not None]
+    if not known:
+        return ""
+    columns = [(head, [cell(total) for total in known]) for head, cell in _USED]
+    columns = [(head, cells) for head, cells in columns if any(cell != "–" for cell in cells)]
+    rows = [([total.pool, *(cells[k] for _, cells in columns)], False) for k, total in enumerate(known)]
+    why = (
+        '<p class="quiet">By the heartbeats of the workers, with their children. Workers that serve several jobs, such '
+        "as decoders of a cluster, count with all that they did.</p>"
+    )
+    return section("What workers used", table(["pool", *(head for head, _ in columns)], rows, left=(0,)) + why)
+
+
+def _optional_size(count: int | None) -> str:
+    return "–" if count is None else size(count)
 
 
 def _runs(past: Sequence[PastRun]) -> str:

@@ -46,6 +46,7 @@ TABLE = (
     Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
     Line("history/<number>", "the outcome of its clips, a few seconds each (history.py)"),
     Line("history/chapters/<number>-<number>", "older ones, joined"),
+    Line("timeline.json", "its course: rates, waiting, what workers used; and the curves within epochs"),
     Line("fences/<number>", "the newest: who may speak for the job"),
     Line("snapshots/<number>", "(jobs with very many classes or phases) what is too large for a message, by its fence"),
     Line("locks/<number>", "(jobs in one process) the process that runs it"),
@@ -92,6 +93,7 @@ def is_own(key: str, kinds: Collection[Kind] = get_args(Kind)) -> bool:
 
 SPEC = "spec.json"
 OWNER = "owner.json"
+TIMELINE = "timeline.json"
 CATALOG = "catalog.parquet"
 MODEL_MANIFEST = "model/manifest.json"
 MODEL = "model"

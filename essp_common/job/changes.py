@@ -103,7 +103,7 @@ def parse_changes(text: str) -> dict[str, Any]:
             '{"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}',
             code="type",
         )
-    return {joined(names): value for names, value in _leaves(document)}
+    return {joined(names): value for names, value in leaves_of(document)}
 
 
 def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
@@ -276,9 +276,10 @@ def _value(spec: JobSpec, field: str) -> str:
     return json.dumps(section.model_dump(mode="json")[field.rpartition(".")[2]])
 
 
-def _leaves(document: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves_of(document: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the names and the value of each field of a document. A list is a value; so is an empty section."""
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*where, name))
+            yield from leaves_of(value, (*where, name))
         else:
             yield (*where, name), value

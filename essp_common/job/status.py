@@ -184,6 +184,8 @@ class TrainerStatus(_Model):
     """Null while the job waits."""
     queue: int | None
     """Clips ready in its prefetch queue."""
+    lr: float | None = None
+    """Its learning rate; null outside training, and for trainers that learn without one."""
     waits_for: str | None = None
     """The slowest trainer, if this one waits because it is `limits.lead` passes ahead of it."""
     fit: FitStatus | None = None
@@ -344,6 +346,18 @@ def stored_status(text: str, where: str) -> JobStatus:
         raise ConfigError(unreadable(where, error, JobStatus), code="unreadable") from error
 
 
+class HeadlineStatus(_Model):
+    """The figure by which a list shows how good a job's models are."""
+
+    figure: str
+    """`top1` for classes, `mAP` for labels."""
+    of: str
+    """`fused`, or a trainer while nothing is fused."""
+    split: str
+    """`test` or `validation`."""
+    value: float
+
+
 class JobSummary(_Model):
     """A job in a list."""
 
@@ -364,6 +378,13 @@ class JobSummary(_Model):
     """Its position in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
     """The pools that have no running worker yet, while the job waits for one of each before it begins."""
+    ended: datetime | None = None
+    elapsed_s: float = 0.0
+    """Seconds since it was last started, without pauses."""
+    headline: HeadlineStatus | None = None
+    """Its result, or the best validation so far; null: there is none yet."""
+    losses: tuple[float, ...] = ()
+    """The training loss of its first trainer over time, at most 32 values."""
 
     @property
     def why(self) -> str:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from essp_common.bus.port import Record
 from essp_common.errors import PermanentError
 from essp_common.failures import LONGEST_REASON, shortened
-from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DecodeSeed, FeatureReady, Progress
+from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DecodeSeed, FeatureReady, Machine, Progress
 from essp_common.runtime.metrics import REFUSED
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ MOST_FENCE = 10**10
 """Fences are numbers of a log whose keys have ten digits. A higher one is never valid, and would make all processes
 treat the real master's commands as obsolete."""
 
+_LONGEST_NAME = 200
+_MOST_GPUS = 64
 _OF_NO_JOB = ("heartbeat", "logs")
 _FENCED = (Progress, DecodeSeed, ClipReady, FeatureReady, Control)
 
@@ -60,10 +62,12 @@ def sound(progress: Progress) -> Progress:
                 progress.made.seconds = 0.0
         case "heartbeat":
             _finite(progress.heartbeat.gauges)
+            _plausible(progress.heartbeat.machine)
         case "step":
             step = progress.step
             for field in ("loss", "top1", "data_wait_ratio", "clips_per_s"):
                 setattr(step, field, _or_zero(getattr(step, field)))
+            _drop_implausible(step, "lr")
         case "phase_report":
             _finite(progress.phase_report.metrics)
         case "finished":
@@ -108,6 +112,23 @@ def _is_probe(message: DecodeSeed) -> bool:
 def _finite(numbers: MutableMapping[str, float]) -> None:
     for name in [name for name, value in numbers.items() if not math.isfinite(value)]:
         del numbers[name]
+
+
+def _plausible(machine: Machine) -> None:
+    """Remove impossible figures and overlong names; keep a number of GPUs that one process can have."""
+    _drop_implausible(machine, "cpu")
+    machine.cores = _or_zero(machine.cores)
+    machine.host = machine.host[:_LONGEST_NAME]
+    del machine.gpus[_MOST_GPUS:]
+    for gpu in machine.gpus:
+        gpu.id, gpu.name = gpu.id[:_LONGEST_NAME], gpu.name[:_LONGEST_NAME]
+        for field in ("busy", "watts", "joules"):
+            _drop_implausible(gpu, field)
+
+
+def _drop_implausible(message: Message, field: str) -> None:
+    if message.HasField(field) and not 0 <= getattr(message, field) < math.inf:
+        message.ClearField(field)
 
 
 def _or_zero(value: float) -> float:

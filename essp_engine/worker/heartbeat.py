@@ -1,8 +1,8 @@
 """Workers report every few seconds that they are alive and how busy they are (`Heartbeat` on `essp.progress`).
 
 The master sizes pools by these reports: which workers are alive, how busy they are, whether one hangs. The reports also
-say what keeps workers from working (`essp_common/runtime/conditions.py`). A heartbeat that cannot be sent is dropped;
-the next one has the same information.
+say what keeps workers from working (`essp_common/runtime/conditions.py`), and what their processes use
+(`essp_common/runtime/machine.py`). A heartbeat that cannot be sent is dropped; the next one has the same information.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.failures import shortened
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
+from essp_common.runtime.machine import machine
 from essp_common.runtime.threads import lasting
 from essp_common.runtime.troubles import Troubles
 
@@ -111,6 +112,6 @@ class Heart:
 
     def _send(self) -> None:
         troubles = {str(kind): shortened(words) for kind, words in self._troubles().items()}
-        heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles)
+        heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles, machine=machine())
         progress = Progress(worker=self._worker, heartbeat=heartbeat)
         self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())

@@ -27,12 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from essp_common import topics
+from essp_common.artifacts import layout
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, Conflict, NotFound, TransientError, Unavailable
 from essp_common.job.changes import EPOCHS, next_run, of_next_run
 from essp_common.job.lifecycle import change
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_common.job.timeline import NO_TIMELINE, JobTimeline, StoredTimeline
+from essp_common.job.usage import Usage
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, sound
 from essp_common.objects.uris import place_of
@@ -111,6 +115,7 @@ class Master:
         self._draining = threading.Event()
         self._cache_watch = CacheWatch(adapters.cache)
         self._previews = Previews(adapters.cache)
+        self._stores = adapters.stores
         self.worker_registry = WorkerRegistry()
         """The workers of all pools that are up."""
         self.worker_logs = WorkerLogs()
@@ -212,8 +217,7 @@ class Master:
             return
         match progress.WhichOneof("event"):
             case "heartbeat":
-                if progress.heartbeat.pool != ids.MASTER:
-                    self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
+                self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
             case "logs":
                 self.worker_logs.note(progress.worker, progress.logs)
             case _:
@@ -228,6 +232,8 @@ class Master:
             self._history.finish()
             self._defects.attempt("last search of the cache", self._sweep)
             self._defects.attempt("last histories", partial(self._runner.write_histories, now=True))
+            self._history.finish()
+            self._defects.attempt("courses", partial(self._history.keep_courses, self._jobs))
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
@@ -423,7 +429,11 @@ class Master:
         """Return the full status of a job. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
-            return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
+            return self._jobs.past(name) or self._status(self._jobs[name])
+
+    def _status(self, job: Job) -> JobStatus:
+        now_s = self._clock()
+        return status_of(job, self._cache_watch.latest, now_s, self._runner.usage_at_tick(now_s))
 
     def team_of(self, name: str) -> str | None:
         """Return the owning team of a job; None if there is no such job."""
@@ -439,11 +449,48 @@ class Master:
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """Return the curves of a job's trainers; empty for a past job (`lifecycle/job_table.py`). Raises
-        `NotFound`."""
+        """Return the curves of a job's trainers; for a past job (`lifecycle/job_table.py`), they are read from its
+        output. Raises `NotFound`, `Unavailable`."""
         self._takeover.wait()
         with self._lock:
-            return [] if self._jobs.is_past(name) else curves_of(self._jobs[name])
+            if not self._jobs.is_past(name):
+                return curves_of(self._jobs[name])
+        kept = self._kept(name)
+        return [] if kept is None else list(kept.curves)
+
+    def timeline(self, name: str) -> JobTimeline:
+        """Return the course of a job over its time; for a past job, it is read from its output. Raises `NotFound`,
+        `Unavailable`."""
+        self._takeover.wait()
+        with self._lock:
+            if not self._jobs.is_past(name):
+                return self._jobs[name].timeline.model()
+        kept = self._kept(name)
+        return NO_TIMELINE if kept is None else kept.timeline
+
+    def spec(self, name: str) -> JobSpec:
+        """Return the specification of a job; for a past job, it is read from its output. Raises `NotFound`,
+        `Unavailable`, and `ConfigError` if it cannot be read."""
+        self._takeover.wait()
+        with self._lock:
+            past = self._jobs.past(name)
+            if past is None:
+                return self._jobs[name].spec
+        if not past.output:
+            raise NotFound(f"the settings of job {name} are not known")
+        output = self._stores.under(past.output)
+        return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC))
+
+    def _kept(self, name: str) -> StoredTimeline | None:
+        """Return what the output of a past job keeps of its course. Without the lock: it asks a store."""
+        with self._lock:
+            past = self._jobs.past(name)
+        return None if past is None or not past.output else TimelineFile(self._stores.under(past.output)).read()
+
+    def usage(self) -> Usage:
+        """Return what the workers do and use."""
+        with self._lock:
+            return self._runner.usage(self._clock())
 
     def preview(self, name: str, stream: str) -> StreamPreview:
         """Return pictures of a clip that is in the cache for the consumers of a stream; the clip is not changed.
@@ -466,11 +513,11 @@ class Master:
         """Return the jobs that have not ended, and the newest of those that ended within the last hour, as far as they
         are known already."""
         with self._lock:
-            usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - RECENT
+            since = datetime.now(UTC) - RECENT
             ended = [job for job in self._jobs if job.life.ended is not None]
             older = set(self._jobs.ended_but(KEPT_WHOLE))
             own = [
-                status_of(job, usage, now_s)
+                self._status(job)
                 for job in self._jobs
                 if job.life.ended is None or (job.life.ended > since and job not in older)
             ]

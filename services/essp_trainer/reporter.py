@@ -39,10 +39,19 @@ class Reporter:
         self.clock = clock
         self._last_s = -math.inf
 
-    def step(self, plan: PhasePlan, meter: Meter, queue: int, last: bool = False, fit: Fit | None = None) -> None:
+    def step(
+        self,
+        plan: PhasePlan,
+        meter: Meter,
+        queue: int,
+        last: bool = False,
+        fit: Fit | None = None,
+        lr: float | None = None,
+    ) -> None:
         """Report live metrics, unless the last report is more recent than the interval.
 
         `last`: the last report of the phase, which is always sent. `fit`: the fit under way at the end of the phase.
+        `lr`: the learning rate of the newest batch, in a training phase.
         """
         if not last and self.clock() - self._last_s < self._interval_s:
             return
@@ -58,6 +67,7 @@ class Reporter:
             clips_per_s=meter.clips_per_s,
             queue=queue,
             fit=fit,
+            lr=lr,
         )
         self._publish(Progress(step=report))
 

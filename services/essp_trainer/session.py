@@ -379,7 +379,13 @@ class Session:
 
     def _report_step(self, plan: PhasePlan, last: bool = False) -> None:
         if self._ranks.is_rank_zero:
-            self._reporter.step(plan, self._meter, self._device_feed.queued, last)
+            self._reporter.step(plan, self._meter, self._device_feed.queued, last, lr=self._rate(plan))
+
+    def _rate(self, plan: PhasePlan) -> float | None:
+        """Return the present learning rate; None outside training, and for what learns without one."""
+        if plan.purpose != TRAIN or not self._assignment.training.has_rate:
+            return None
+        return self._learner.rates.at(plan, self._meter.place)
 
     def _of_all_ranks(self, result: StepResult) -> StepResult:
         sums = torch.tensor([result.loss * result.clips, result.correct, result.clips], dtype=torch.float64)

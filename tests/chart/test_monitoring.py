@@ -14,8 +14,9 @@ import yaml
 from prometheus_client.metrics_core import Metric
 
 from essp_common.job.status import JobState, JobStatus, PhaseReport
+from essp_common.job.usage import PoolUsage, Usage
 from essp_common.runtime import metrics
-from essp_master.api.exposition import JobCollector, PoolCollector
+from essp_master.api.exposition import JobCollector, PoolCollector, UsageCollector
 from tests.chart.rendering import CASES, Helm, named, of_kind, pod_of, pool_of
 from tools.chart_reference import CHART
 
@@ -35,7 +36,9 @@ def known() -> dict[str, set[str]]:
         found |= {name: set(collector._labelnames) | extra for name, extra in _series(family)}
     pools: Any = [SimpleNamespace(name="decoder", replicas=2, wanted=3, ready=1)]
     ranks = {("ucf101", "rgb"): 2}
-    for collected in (JobCollector(lambda: [job_status()]), PoolCollector(lambda: pools, lambda: ranks)):
+    figures = dict.fromkeys(PoolUsage.model_fields, 1) | {"pool": "decoder"}
+    usage = UsageCollector(Usage(pools=(PoolUsage.model_validate(figures),), processes=()))
+    for collected in (JobCollector(lambda: [job_status()]), PoolCollector(lambda: pools, lambda: ranks), usage):
         for family in collected.collect():
             for sample in family.samples:
                 found[sample.name] = set(sample.labels)
@@ -113,6 +116,10 @@ CORE = {
     "essp_pool_size": {"pool"},
     "essp_pool_wanted": {"pool"},
     "essp_pool_pending": {"pool"},
+    "essp_pool_cpu_cores": {"pool"},
+    "essp_pool_memory_bytes": {"pool"},
+    "essp_pool_disk_free_bytes": {"pool"},
+    "essp_pool_gpu_busy_ratio": {"pool"},
     "essp_api_request_duration_seconds_bucket": {"method", "route", "status", "le"},
     "essp_leader": set(),
     "essp_build_info": {"version"},

@@ -2,16 +2,21 @@
 
 import assert from "node:assert/strict";
 import { ask, decoded } from "./api.js";
-import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
+import { changeMarks, csvOf, lines, nearest, pieces } from "./chart.js";
+import { byClock, momentsOf, namesOf, overTime, rates } from "./course.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
+import { readable, signed } from "./docs.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, partsOf, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
 import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
-import { groupWords, loadJobs, narrowed } from "./jobs.js";
+import { groupWords, loadJobs, narrowed, sorted } from "./jobs.js";
 import { chosenLines, levelGroup, watchLogs } from "./logs.js";
 import { previewWords } from "./previews.js";
+import { CLOCK, EPOCHS, logTicks, passed, range, smoothed, ticks, timeTicks } from "./scales.js";
+import { currentSettings, differences, leaves } from "./settings.js";
+import { worksFor } from "./usage.js";
 import { consumerTitle, duration, fullMoment, judgedBy, percent, size } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
@@ -58,7 +63,7 @@ const labels = { ...job, trainers: [{ name: "one", reports: [report("train", 0, 
 assert.deepEqual([labels, job].map(each => judgedBy(each.trainers)), ["mAP", "top1"]);
 assert.equal(judgedBy([{ reports: [report("validation", 0, { mAP: 1, mean_class: 0.5 })] }]), "top1");
 assert.deepEqual(lines(labels, curves, "mAP"), [{ trainer: "one", purpose: "validation", colour: 0, points: [{ x: 1, y: 0.5 }] }]);
-assert.deepEqual(Object.keys(joined([{ job: labels, curves }]).all), ["loss", "mAP"]);
+assert.deepEqual(Object.keys(joined([{ job: labels, curves }]).all), ["loss", "mAP", "video_mAP", "lr"]);
 const changes = [{ number: 1, fields: { "trainers.two.optimizer.lr": 0.5 }, places: { two: { epoch: 1, clip: 10 } } }, { number: 2, fields: {}, places: {} }];
 assert.deepEqual(changeMarks({ ...job, changes }), [{ trainer: "two", colour: 1, x: 1.25, words: "change 1: trainers.two.optimizer.lr 0.5" }]);
 assert.deepEqual(asChange(" trainers.one.optimizer.lr = 1e-3 "), { trainers: { one: { optimizer: { lr: 0.001 } } } });
@@ -66,6 +71,60 @@ assert.deepEqual(asChange('a.layers."layer1.0" = 0.1'), { a: { layers: { "layer1
 assert.deepEqual(["a", 'a."b.c=\\"".d', 'a.""', "a..b", 'a."b', 'a"b"', '"\\q"'].map(partsOf), [["a"], ["a", 'b.c="', "d"], ["a", ""], null, null, null, null]);
 assert.deepEqual(["a=cosine", "a=[1, 2]", "lr", "=1", "a="].map(asChange), [{ a: "cosine" }, { a: [1, 2] }, null, null, null]);
 assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2 }], x).x), [1, 1, 1.5, 2]);
+
+// Axes of time have round marks by the clock of the browser, logarithmic ones powers of ten.
+assert.deepEqual(timeTicks(3600, 7200, 4), [3600, 4500, 5400, 6300, 7200]);
+assert.deepEqual(timeTicks(100, 200, 4, 50), [100, 130, 160, 190]);
+assert.deepEqual(logTicks(0.002, 3), [0.001, 0.01, 0.1, 1, 10]);
+assert.deepEqual(logTicks(0.3, 4), [0.2, 0.5, 1, 2, 5]);
+assert(logTicks(1, 1).length > 1, "one value has an axis, too");
+assert.deepEqual([30, 600, 3900, 200000].map(passed), ["30 s", "10 min", "1:05 h", "2.3 d"]);
+
+// A smoothed line begins where its values do, and follows them late; without smoothing it is the same.
+const jump = [0, 0, 1, 1].map((y, x) => ({ x, y }));
+assert.equal(smoothed(jump, 0), jump);
+assert.deepEqual(smoothed([{ x: 0, y: 4 }], 0.9), [{ x: 0, y: 4 }]);
+assert(smoothed(jump, 0.5)[2].y > 0.4 && smoothed(jump, 0.5)[3].y < 1);
+
+// Where nobody ran the job, its lines are broken; a training that fell back counts as what it did last.
+const timeline = {
+  every_s: 10, times: [100, 110, 200, 210, 220], totals: [],
+  series: [
+    { figure: "clips_per_s", of: "", values: [1, 2, null, 4, 5] }, { figure: "data_wait", of: "two", values: [0, 0, 0, 0, 1] }, { figure: "cpu_cores", of: "trainer.a.one", values: [1, 1, 1, 1, 1] },
+    { figure: "epoch", of: "one", values: [0, 1, 0.5, 1.5, 2.5] }, { figure: "lr", of: "one", values: [0.1, 0.2, 0.3, null, 0.5] },
+  ],
+};
+const [rate] = overTime(job, timeline, ["clips_per_s"]);
+assert.deepEqual([rate.trainer, rate.gap, pieces(rate.points, rate.gap).map(piece => piece.length)], ["job", 30, [2, 2]]);
+assert.deepEqual(pieces([]), []);
+assert.deepEqual([...namesOf(job, timeline)].map(([of, { name, colour }]) => [of, name, colour]), [["one", "one", 0], ["two", "two", 1], ["", "job", 2], ["trainer.a.one", "trainer one", 0]]);
+assert.deepEqual([0, 0.25, 0.5, 1, 2, 9].map(momentsOf(timeline, "one")), [100, 150, 200, 205, 215, 220]);
+assert.equal(momentsOf(timeline, "none")(1), null);
+assert.deepEqual(rates(job, timeline, false).map(line => line.points), [[{ x: 0, y: 0.1 }, { x: 0.5, y: 0.3 }, { x: 2.5, y: 0.5 }]]);
+assert.deepEqual(rates(job, timeline, true)[0].points.map(point => point.x), [100, 110, 200, 220]);
+const [clocked] = byClock([{ trainer: "one", points: [{ x: 1, y: 7 }] }, { trainer: "two", points: [{ x: 1, y: 7 }] }], timeline, 100);
+assert.deepEqual(clocked, { trainer: "one", points: [{ x: 105, y: 7 }] });
+
+// What is taken away of a chart has each reported value, and no cell that a table calculator would run.
+assert.equal(csvOf([{ trainer: "one", purpose: "train", points: [{ x: 0.5, y: 2 }] }], EPOCHS), "series,epoch,value\none train,0.5,2\n");
+assert.equal(csvOf([{ trainer: "=x,\"y", purpose: "course", points: [{ x: 0, y: 2 }] }], CLOCK), "series,time,value\n\"=x,\"\"y\",1970-01-01T00:00:00.000Z,2\n");
+
+// Settings are dotted fields; of several jobs, only what differs is shown, with what was changed since the start.
+assert.deepEqual(leaves({ a: { b: 1, "c.d": [1], e: {} }, f: null }), [["a.b", 1], ['a."c.d"', [1]], ["a.e", {}], ["f", null]]);
+const set = (spec, changes = []) => ({ job: { changes }, settings: { spec, chosen: [] } });
+assert.deepEqual(currentSettings({ spec: { lr: 1 } }, [{ fields: { lr: 2 } }]), new Map([["lr", 2]]));
+assert.deepEqual(differences([set({ name: "a", lr: 1, size: "1MiB" }), set({ name: "b", lr: 1, size: "1MiB" }, [{ fields: { lr: 3 } }]), { job: {}, settings: null }]), [["lr", "1", "3", "–"], ["size", "1MiB", "1MiB", "–"]]);
+
+// Jobs are sorted by any column, what is not known last.
+const timed = [["a", 5], ["b", null], ["c", 9]].map(([name, eta_s]) => ({ name, eta_s, state: "running" }));
+assert.deepEqual([false, true].map(down => sorted(timed, "to go", down).map(it => it.name).join("")), ["acb", "cab"]);
+assert.deepEqual(sorted(timed, "job", true).map(it => it.name).join(""), "cba");
+
+// Of the pools, a job shows those that work for it.
+assert.deepEqual(["decoder", "extractor.flow+hof", "extractor.hof", "trainer.a.one", "trainer.b.one", "one process"].filter(pool => worksFor(pool, job)), ["decoder", "extractor.flow+hof", "trainer.a.one", "one process"]);
+
+// The description of the API is for a Swagger UI that knows 3.0, at the address of this master; calls are never like forms.
+assert.deepEqual(readable({ openapi: "3.1.0", paths: {} }, "http://h/essp/"), { openapi: "3.0.3", paths: {}, servers: [{ url: "http://h/essp" }] });
 
 // The flow has each stream with what makes it and who takes it; what has reported nothing yet says so.
 const flow = flowOf(job);
@@ -163,7 +222,11 @@ assert.match(jobText({ ...DEFAULTS, model: "r3d_18", frames: 16 }), /rgb: \{feat
 assert.match(fullMoment("2026-01-02T12:00:00Z"), /^2026-01-02 \d\d:00:00 \S+/);
 
 // From here on the API is played: each question waits until it is answered.
+globalThis.sessionStorage = { getItem: () => "swordfish" };
+assert.deepEqual(signed({ method: "POST", headers: {} }).headers, { "Content-Type": "application/json", Authorization: "Bearer swordfish" });
+assert.deepEqual(signed({ method: "POST", headers: { "content-type": "application/yaml" } }).headers, { "content-type": "application/yaml", Authorization: "Bearer swordfish" });
 globalThis.sessionStorage = { getItem: () => null };
+assert.deepEqual(signed({ method: "GET", headers: {} }).headers, {});
 const open = new Map();
 globalThis.fetch = path => new Promise(done => open.set(path, found => done({ ok: true, json: async () => found })));
 const settled = () => new Promise(done => setImmediate(done));
@@ -176,7 +239,7 @@ async function answer(path, found) {
 }
 
 // What is known of one job never comes to another, though the answer about the one is late.
-const known = (name, last_event) => ({ name, last_event, trainers: [{ purpose: "train", epoch: 0, clips_done: last_event }] });
+const known = (name, last_event) => ({ name, last_event, phases: [], trainers: [{ purpose: "train", epoch: 0, clips_done: last_event }] });
 const first = watchJob("a")();
 const second = watchJob("b")();
 await answer("v1/jobs/b", known("b", 2));
@@ -185,8 +248,14 @@ await answer("v1/jobs/a/log?after=0", [{ id: 9 }]);
 await answer("v1/jobs/a/curves", ["of a"]);
 await answer("v1/jobs/b/log?after=0", [{ id: 2 }]);
 await answer("v1/jobs/b/curves", ["of b"]);
-assert.deepEqual(await first, { job: known("a", 9), events: [{ id: 9 }], curves: ["of a"] });
-assert.deepEqual(await second, { job: known("b", 2), events: [{ id: 2 }], curves: ["of b"] });
+for (const name of ["a", "b"]) {
+  await answer(`v1/jobs/${name}/settings`, `settings of ${name}`);
+  await answer(`v1/jobs/${name}/timeline`, { every_s: 2 });
+  await answer("v1/usage", "usage");
+}
+const rest = name => ({ settings: `settings of ${name}`, timeline: { every_s: 2 }, usage: "usage" });
+assert.deepEqual(await first, { job: known("a", 9), events: [{ id: 9 }], curves: ["of a"], ...rest("a") });
+assert.deepEqual(await second, { job: known("b", 2), events: [{ id: 2 }], curves: ["of b"], ...rest("b") });
 const ofA = watchLogs("a")(), ofAll = watchLogs("")();
 await answer("v1/logs?after=0&most=1000", [{ id: 1 }, { id: 2 }]);
 await answer("v1/logs?after=0&most=1000&job=a", [{ id: 2 }]);
@@ -220,5 +289,5 @@ const refused = status => ({ ok: false, status, json: async () => ({ detail: "no
 const answers = path => (path.includes("/gone") ? refused(404) : path.includes("/hidden") ? refused(403) : { ok: true, json: async () => path });
 AbortSignal.timeout = () => null;
 globalThis.fetch = async path => answers(path);
-assert.deepEqual(await loadComparison(["a", "gone"]), { found: [{ job: "v1/jobs/a", curves: "v1/jobs/a/curves" }], unknown: ["gone"] });
+assert.deepEqual(await loadComparison(["a", "gone"]), { found: [{ job: "v1/jobs/a", curves: "v1/jobs/a/curves", timeline: "v1/jobs/a/timeline", settings: "v1/jobs/a/settings" }], unknown: ["gone"] });
 await assert.rejects(loadComparison(["a", "hidden"]), { status: 403 });

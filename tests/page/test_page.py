@@ -6,8 +6,10 @@ Each is skipped only where the program it needs is not installed.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from essp_master.api.local_api import LocalApi
 from essp_master.config import MasterSettings
 from tests.harness.serving import Served
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
+from tools.page_states import HOUR_S, play_hour
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "services" / "essp_master" / "page"
@@ -130,9 +133,9 @@ def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
         served.start()
         name = served.job.name
         page.open(f"{served.url}/#/jobs/{name}")
-        page.wait("document.querySelector('.course input[type=text]')")
+        page.wait("document.querySelector('.changing input[type=text]')")
         page.evaluate(
-            "{ const field = document.querySelector('.course input[type=text]');"
+            "{ const field = document.querySelector('.changing input[type=text]');"
             " field.value = 'trainers.rgb.optimizer.lr=0.5'; field.dispatchEvent(new Event('change')); }"
         )
         page.wait("document.querySelector('.events').innerText.includes('lr 0.5 instead of 0.01')")
@@ -141,8 +144,139 @@ def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
         page.call("Emulation.setEmulatedMedia", media="print")
         inner = "[...document.querySelectorAll('table, .events')].map(it => it.getBoundingClientRect().right)"
         assert page.evaluate(f"Math.max(...{inner})") <= 718
-        assert page.evaluate("document.querySelector('.course input').checkVisibility()") is False
+        assert page.evaluate("document.querySelector('.changing input').checkVisibility()") is False
         page.call("Emulation.setEmulatedMedia", media="")
+        assert page.troubles == []
+
+
+KEEP_FILES = """{ window.files = []; const real = URL.createObjectURL; HTMLAnchorElement.prototype.click = function () {
+    files.push(this.download); };
+    URL.createObjectURL = blob => { (window.blobs ??= []).push(blob); return real(blob); }; }"""
+"""Notes what the page would have the browser save."""
+WIDE = "document.documentElement.scrollWidth"
+
+
+@needs_chromium
+def test_an_hour_of_a_job_is_read_in_charts_that_can_be_taken_along(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.troubles.clear()
+        page.look(1440, 900, "dark")
+        served.start()
+        name = served.job.name
+        play_hour(served.master, served.adapters, served.job, time.time() - HOUR_S)
+        page.open(f"{served.url}/#/jobs/{name}")
+        page.wait("document.querySelectorAll('.chart svg').length >= 12")
+        titles = page.evaluate(
+            "[...document.querySelectorAll('figcaption > span:first-child')].map(it => it.innerText)"
+        )
+        assert {"Loss", "Learning rate", "Clips per second", "Trainers wait for clips", "GPU busy"} <= set(titles)
+        assert {"Validation (top-1, by video)", "Accuracy (mAP, by clip)", "Memory of workers"} <= set(titles)
+        assert not page.evaluate("document.querySelector('.changing input').checkVisibility()"), "it is folded away"
+        rate = "document.querySelector('[data-key=\"Clips per second\"] g.course')"
+        assert page.evaluate(f"{rate}.querySelectorAll('polyline').length") == 2, "a gap where no master ran"
+        usage = page.evaluate("document.querySelector('table[aria-label=\"usage of pools\"]').innerText")
+        assert "139 GiB" in usage
+        loss = "document.querySelector('[data-key=Loss]')"
+        assert page.evaluate(f"{loss}.querySelector('svg').getAttribute('aria-label')").startswith("Loss over epochs")
+        page.evaluate("document.querySelector('[data-key=time]').click()")
+        page.evaluate("document.querySelector('[data-key=log]').click()")
+        page.evaluate(
+            "{ const slide = document.querySelector('input[type=range]'); slide.value = 0.5;"
+            " slide.dispatchEvent(new Event('input')); }"
+        )
+        page.wait(f"{loss}.querySelector('svg').getAttribute('aria-label').startsWith('Loss over time of day')")
+        page.wait(f"{loss}.querySelectorAll('.raw').length === 2")
+        page.evaluate(KEEP_FILES)
+        for kind in ("CSV", "PNG"):
+            page.evaluate(f"{loss}.querySelector('[data-key=\"{kind} Loss\"]').click()")
+        page.wait("window.files.length === 2")
+        assert page.evaluate("files") == ["loss.csv", "loss.png"]
+        table = page.evaluate("blobs[0].text()").splitlines()
+        assert table[0] == "series,time,value"
+        assert re.fullmatch(r"rgb train,20\d\d-\d\d-\d\dT[\d:.]+Z,[\d.]+", table[1])
+        drawn = "createImageBitmap(blobs.at(-1)).then(it => [it.width, it.height])"
+        wide, high = page.evaluate(drawn)
+        assert wide > 600
+        assert high == 500
+        page.evaluate("document.querySelector('[data-key=settings]').open = true")
+        fields = "[...document.querySelectorAll('table[aria-label=settings] td:first-child')].map(it => it.innerText)"
+        chosen = page.evaluate(fields)
+        assert "trainers.rgb.batch_size" in chosen
+        page.evaluate("document.querySelector('[data-key=whole]').click()")
+        page.wait(f"({fields}).length > {len(chosen)}")
+        assert "trainers.rgb.optimizer.lr" in page.evaluate(fields)
+        page.look(420, 900, "light")
+        page.wait(f"{loss}.querySelector('svg').getBoundingClientRect().width < 400")
+        assert page.evaluate(WIDE) <= 420
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_jobs_are_sorted_and_compared_by_their_settings(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.troubles.clear()
+        page.look(1440, 900, "light")
+        served.start()
+        name = served.job.name
+        play_hour(served.master, served.adapters, served.job, time.time() - HOUR_S)
+        more = {"name": "another", "output": f"{served.job.output}-2", "epochs": 3}
+        served.master.start(served.job.model_copy(update=more))
+        page.open(f"{served.url}/#/")
+        names = "[...document.querySelectorAll('.pick a')].map(it => it.innerText).join()"
+        page.wait(f"{names} === 'another,{name}'")
+        assert page.evaluate("document.querySelector('.spark').getAttribute('aria-label')").startswith("training loss")
+        for head, order in (("job", f"another,{name}"), ("job", f"{name},another"), ("result", f"{name},another")):
+            page.evaluate(f"document.querySelector('[data-key=\"sort {head}\"]').click()")
+            page.wait(f"{names} === '{order}'")
+        assert page.evaluate("document.querySelector('th[aria-sort]').innerText").startswith("result")
+        page.open(f"{served.url}/#/compare/{name}+another")
+        page.wait("document.querySelector('table[aria-label=\"settings that differ\"]')")
+        rows = page.evaluate(
+            "[...document.querySelectorAll('table[aria-label=\"settings that differ\"] tr')].map(it => it.innerText)"
+        )
+        assert [row.split() for row in rows] == [["field", name, "another"], ["epochs", "2", "3"]]
+        page.evaluate("{ const time = document.querySelector('[data-key=time]'); time.click(); }")
+        page.wait(
+            "document.querySelector('.chart svg').getAttribute('aria-label').startsWith('Loss over since its start')"
+        )
+        page.look(420, 900, "dark")
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelector('.narrow select')?.checkVisibility()")
+        assert page.evaluate(WIDE) <= 420
+        page.open(f"{served.url}/#/pools")
+        page.wait("document.querySelector('table[aria-label=\"usage of pools\"]')")
+        assert page.evaluate(WIDE) <= 420
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_a_call_is_tried_in_the_description_of_the_api(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path, api_token=TOKEN) as served:
+        served.client.headers["Authorization"] = f"Bearer {TOKEN}"
+        served.start()
+        page.troubles.clear()
+        page.look(420, 900, "dark")
+        page.call("Page.navigate", url=f"{served.url}/docs")
+        page.wait("document.querySelector('.opblock')")
+        assert page.evaluate(WIDE) <= 420
+        page.evaluate(
+            f"document.querySelector('#token').value = {json.dumps(TOKEN)};"
+            "document.querySelector('#login button').click()"
+        )
+        assert page.evaluate("document.querySelector('#state').textContent") == "calls carry your token"
+        page.evaluate("document.querySelector('#operations-jobs-pause_job button').click()")
+        page.wait("document.querySelector('.opblock.is-open .execute')")
+        page.evaluate(
+            "{ const field = document.querySelector('.opblock.is-open input');"
+            " Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set"
+            f".call(field, {json.dumps(served.job.name)}); const told = {{bubbles: true}};"
+            " field.dispatchEvent(new Event('input', told)); field.dispatchEvent(new FocusEvent('focusout', told)); }"
+        )
+        page.evaluate("document.querySelector('.opblock.is-open .execute').click()")
+        page.wait(
+            "document.querySelector('.live-responses-table tbody .response-col_status')?.innerText.includes('200')"
+        )
+        assert served.master.status(served.job.name).state is JobState.PAUSED
         assert page.troubles == []
 
 

@@ -421,7 +421,7 @@ class Failed(_message.Message):
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ..., awaited: bool = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("pool", "gauges", "troubles")
+    __slots__ = ("pool", "gauges", "troubles", "machine")
     class GaugesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -439,10 +439,52 @@ class Heartbeat(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     GAUGES_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     pool: str
     gauges: _containers.ScalarMap[str, float]
     troubles: _containers.ScalarMap[str, str]
-    def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ..., troubles: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    machine: Machine
+    def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ..., troubles: _Optional[_Mapping[str, str]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+
+class Machine(_message.Message):
+    __slots__ = ("host", "process", "cpu", "cores", "memory_bytes", "memory_limit_bytes", "disk_free_bytes", "disk_bytes", "gpus")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    process: int
+    cpu: float
+    cores: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    disk_free_bytes: int
+    disk_bytes: int
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    def __init__(self, host: _Optional[str] = ..., process: _Optional[int] = ..., cpu: _Optional[float] = ..., cores: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("id", "name", "busy", "memory_bytes", "memory_limit_bytes", "watts", "joules")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WATTS_FIELD_NUMBER: _ClassVar[int]
+    JOULES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    busy: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    watts: float
+    joules: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., busy: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., watts: _Optional[float] = ..., joules: _Optional[float] = ...) -> None: ...
 
 class PhaseReport(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "trainer", "metrics")
@@ -649,7 +691,7 @@ class Fit(_message.Message):
     def __init__(self, what: _Optional[str] = ..., done: _Optional[int] = ..., most: _Optional[int] = ..., left_s: _Optional[float] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue", "fit")
+    __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue", "fit", "lr")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -660,6 +702,7 @@ class StepReport(_message.Message):
     CLIPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FIT_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
     trainer: str
     purpose: Purpose
     epoch: int
@@ -670,7 +713,8 @@ class StepReport(_message.Message):
     clips_per_s: float
     queue: int
     fit: Fit
-    def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ..., fit: _Optional[_Union[Fit, _Mapping]] = ...) -> None: ...
+    lr: float
+    def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ..., fit: _Optional[_Union[Fit, _Mapping]] = ..., lr: _Optional[float] = ...) -> None: ...
 
 class JobSnapshot(_message.Message):
     __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts", "training_digest")

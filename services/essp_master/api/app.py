@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from essp_common import distribution
 from essp_common.job.spec import JobSpec
 from essp_engine.registrations import Registrations
-from essp_master.api import conditions, events, health, jobs, logs, page, pools, problems, registrations
+from essp_master.api import conditions, events, health, jobs, logs, page, pools, problems, registrations, usage
 from essp_master.api.callers import OwnJobs
 from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
@@ -42,6 +42,7 @@ def create_app(
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler, OwnJobs(master)))
     app.include_router(conditions.router(master))
+    app.include_router(usage.router(master))
     app.include_router(logs.router(master))
     app.include_router(health.router(master, reconciler))
     app.include_router(page.router(lambda: app.openapi()))

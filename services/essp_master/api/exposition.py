@@ -1,5 +1,5 @@
-"""The master's metrics in the Prometheus text format: the metrics of every process, the state of its jobs, and its
-pools.
+"""The master's metrics in the Prometheus text format: the metrics of every process, the state of its jobs, its pools,
+and what their workers use.
 
 Only these metrics have the name of a job as a label, which is affordable because few jobs run at once. Ended jobs stay
 for a while so that an infrequent scrape still sees how they ended; only their live figures disappear at once.
@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from essp_common.job.status import JobState, JobStatus, TrainerStatus
+from essp_common.job.usage import PoolUsage, Usage
 from essp_master.pools.port import TrainingKey
 from essp_master.pools.reconciler import PoolView
 
@@ -135,6 +136,38 @@ class PoolCollector(Collector):
         for (job, trainer), share in self._ranks().items():
             ranks.add_metric([job, trainer], share)
         yield ranks
+
+
+class UsageCollector(Collector):
+    """Exports what the workers of each pool use, by their last heartbeats."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one metric family per figure, with one sample per pool that reports it."""
+        figures: list[tuple[str, str, Callable[[PoolUsage], float | None]]] = [
+            ("essp_pool_workers", "Workers that are up.", lambda pool: pool.workers),
+            ("essp_pool_busy_ratio", "Share of their time for which its workers worked.", lambda pool: pool.busy),
+            ("essp_pool_cpu_cores", "Cores that its workers keep busy.", lambda pool: pool.cpu_cores),
+            ("essp_pool_cpu_limit_cores", "Cores that its workers may use.", lambda pool: pool.cores),
+            ("essp_pool_memory_bytes", "Memory that its workers use.", lambda pool: pool.memory_bytes),
+            (
+                "essp_pool_disk_free_bytes",
+                "Least free space that one of its workers has for temporary files.",
+                lambda pool: pool.disk_free_bytes,
+            ),
+            ("essp_pool_gpus", "GPUs that its workers use.", lambda pool: pool.gpus),
+            ("essp_pool_gpu_busy_ratio", "Share of the time for which its GPUs are busy.", lambda pool: pool.gpu_busy),
+            ("essp_pool_gpu_memory_bytes", "Memory that is used on its GPUs.", lambda pool: pool.gpu_memory_bytes),
+            ("essp_pool_gpu_watts", "Power that its GPUs take.", lambda pool: pool.gpu_watts),
+        ]
+        for name, help_text, figure in figures:
+            gauge = GaugeMetricFamily(name, help_text, labels=["pool"])
+            for pool in self._usage.pools:
+                if (value := figure(pool)) is not None:
+                    gauge.add_metric([pool.pool], value)
+            yield gauge
 
 
 def exposition(*collectors: Collector) -> bytes:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from essp_common.runtime.conditions import summary
 from essp_master.api.callers import caller_of
-from essp_master.api.exposition import JobCollector, PoolCollector, exposition
+from essp_master.api.exposition import JobCollector, PoolCollector, UsageCollector, exposition
 from essp_master.pools.reconciler import Reconciler
 from essp_master.service import Master
 
@@ -42,6 +42,8 @@ def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
             return Response(exposition(), media_type=CONTENT_TYPE_LATEST)
         jobs = [job for job in master.recent() if caller.owns(job.team)]
         collectors: list[Collector] = [JobCollector(lambda: jobs)]
+        if caller.all_teams:
+            collectors.append(UsageCollector(master.usage()))
         if caller.all_teams and reconciler is not None:
             collectors.append(PoolCollector(reconciler.last_seen, reconciler.ranks))
         return Response(exposition(*collectors), media_type=CONTENT_TYPE_LATEST)

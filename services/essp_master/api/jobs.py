@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from essp_common.artifacts.removal import Removal
-from essp_common.job.changes import parse_changes
+from essp_common.field_paths import joined
+from essp_common.job.changes import leaves_of, parse_changes
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_common.job.timeline import JobTimeline
 from essp_engine.preflight.output import Asked
 from essp_master.api.aside import Aside
 from essp_master.api.callers import OwnJobs, caller_of
@@ -75,6 +77,21 @@ class JobRemoved(BaseModel):
     """False: `dry_run`, nothing was removed."""
 
 
+class JobSettings(BaseModel):
+    """The settings of a job."""
+
+    spec: dict[str, Any]
+    """All of its settings, as a job file has them."""
+    chosen: list[str]
+    """The dotted fields whose values are not the defaults."""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        """The settings of this specification."""
+        leaves = leaves_of(spec.model_dump(mode="json", exclude_defaults=True))
+        return cls(spec=spec.model_dump(mode="json"), chosen=[joined(names) for names, _ in leaves])
+
+
 class JobPriority(BaseModel):
     """The priority of a job among its team's jobs."""
 
@@ -129,10 +146,7 @@ def router(master: Master) -> APIRouter:
         """The full status of a job."""
         return master.status(name)
 
-    @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 503))
-    def job_curves(name: str) -> list[TrainerCurve]:
-        """The curve of each training within its epochs, for plotting."""
-        return master.curves(name)
+    _add_course(routes, master)
 
     @routes.get(
         "/{name}/streams/{stream}/preview", operation_id="preview_stream", responses=answers_of(401, 403, 404, 503)
@@ -217,6 +231,29 @@ def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside)
             return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=warnings, removes=removes)
 
         return await aside.run(check)
+
+
+def _add_course(routes: APIRouter, master: Master) -> None:
+    kept = Aside()  # what is kept of past jobs is in their outputs
+
+    @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 503))
+    @kept.route
+    def job_curves(name: str) -> list[TrainerCurve]:
+        """The curve of each training within its epochs, for plotting."""
+        return master.curves(name)
+
+    @routes.get("/{name}/timeline", operation_id="job_timeline", responses=answers_of(401, 403, 404, 503))
+    @kept.route
+    def job_timeline(name: str) -> JobTimeline:
+        """The course of a job over its time, over all of its runs: rates, waiting, learning rates, and what its workers
+        used. At most 480 moments."""
+        return master.timeline(name)
+
+    @routes.get("/{name}/settings", operation_id="job_settings", responses=answers_of(401, 403, 404, 422, 503))
+    @kept.route
+    def job_settings(name: str) -> JobSettings:
+        """The settings with which a job runs. What was changed since is in `changes` of its status."""
+        return JobSettings.of(master.spec(name))
 
 
 def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:

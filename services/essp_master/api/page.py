@@ -1,18 +1,22 @@
-"""Pages for users: `/` shows the jobs with curves, flow and bottlenecks; `/docs` shows the description of the API.
+"""Pages for users: `/` shows the jobs with curves, flow and bottlenecks; at `/docs` people try the calls of the API.
 
 Their files contain no data, so they need no token, and they load nothing from other servers. The page consists of plain
-JavaScript modules, which the browser loads unchanged.
+JavaScript modules, which the browser loads unchanged. `/docs` is Swagger UI, from the package `swagger-ui-bundle`;
+without the package, it lists the calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Response
 
+from essp_common.distribution import install
 from essp_common.errors import NotFound
 
 _FOLDER = Path(__file__).parents[1] / "page"
@@ -21,7 +25,9 @@ _MODULES = (
     "api",
     "chart",
     "compare",
+    "course",
     "create",
+    "docs",
     "dom",
     "events",
     "fields",
@@ -32,14 +38,23 @@ _MODULES = (
     "page",
     "pools",
     "previews",
+    "scales",
+    "settings",
+    "usage",
     "words",
 )
-_TYPES = {"index.html": "text/html", "page.css": "text/css", _ICON: "image/svg+xml"} | {
-    f"{name}.js": "text/javascript" for name in _MODULES
-}
-OPEN_PARTS = frozenset(f"/page/{name}" for name in _TYPES)
+_TYPES = {
+    "index.html": "text/html",
+    "docs.html": "text/html",
+    "page.css": "text/css",
+    "docs.css": "text/css",
+    _ICON: "image/svg+xml",
+} | {f"{name}.js": "text/javascript" for name in _MODULES}
+_SWAGGER = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
+OPEN_PARTS = frozenset({*(f"/page/{name}" for name in _TYPES), *(f"/docs/{name}" for name in _SWAGGER)})
 """Paths that a browser loads before it has a token."""
 _POLICY = "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+_DOCS_POLICY = _POLICY.replace("blob:", "data:")  # Swagger UI has its icons in its program
 
 
 def router(description: Callable[[], dict[str, Any]]) -> APIRouter:
@@ -52,7 +67,16 @@ def router(description: Callable[[], dict[str, Any]]) -> APIRouter:
 
     @routes.get("/docs")
     def docs() -> Response:
+        if _swagger() is not None:
+            return _page((_FOLDER / "docs.html").read_bytes(), "text/html", _DOCS_POLICY)
         return _page("\n".join(_described(description())).encode(), "text/html")
+
+    @routes.get("/docs/{name}")
+    def docs_part(name: str) -> Response:
+        folder = _swagger()
+        if folder is None or name not in _SWAGGER:
+            raise NotFound(f"the description of the API has no part {name}")
+        return _page((folder / name).read_bytes(), _SWAGGER[name])
 
     @routes.get("/favicon.ico")
     def favicon() -> Response:
@@ -65,14 +89,24 @@ def router(description: Callable[[], dict[str, Any]]) -> APIRouter:
     return routes
 
 
+@cache
+def _swagger() -> Path | None:
+    """Return the folder of Swagger UI; None if it is not installed."""
+    try:
+        folder = Path(import_module("swagger_ui_bundle").swagger_ui_path)
+    except ImportError:
+        return None
+    return folder if all((folder / name).is_file() for name in _SWAGGER) else None
+
+
 def _file(name: str) -> Response:
     if name not in _TYPES:
         raise NotFound(f"the page has no part {name}")
     return _page((_FOLDER / name).read_bytes(), _TYPES[name])
 
 
-def _page(content: bytes, media_type: str) -> Response:
-    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
+def _page(content: bytes, media_type: str, policy: str = _POLICY) -> Response:
+    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
     return Response(content, media_type=media_type, headers=headers)
 
 
@@ -82,7 +116,9 @@ def _described(document: dict[str, Any]) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<link rel="stylesheet" href="page/page.css"><link rel="icon" href="page/icon.svg" type="image/svg+xml">'
     yield '</head><body><header><h1>API</h1><nav><a href=".">jobs</a> <a href="openapi.json">OpenAPI</a></nav></header>'
-    yield "<main><p>Requests carry <code>Authorization: Bearer &lt;token&gt;</code>. For programs, and with the "
+    yield "<main><p>To try calls here, install <code>swagger-ui-bundle</code> where the master runs, with "
+    yield f"<code>{escape(install('master'))}</code>.</p>"
+    yield "<p>Requests carry <code>Authorization: Bearer &lt;token&gt;</code>. For programs, and with the "
     yield "schemas of all bodies: <a href='openapi.json'>openapi.json</a>.</p>"
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from essp_common.artifacts.history import History
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.bus.port import Record, Subscription
 from essp_common.errors import EsspError, Fenced, PermanentError
+from essp_common.job.timeline import StoredTimeline
 from essp_common.pb.v1.messages_pb2 import HistorySegment, Purpose
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
@@ -32,7 +34,7 @@ from essp_master.config import MasterSettings
 from essp_master.job.job import Job
 from essp_master.job.lost_history import contents
 from essp_master.job.run_state import RunState
-from essp_master.status.status_view import status_of
+from essp_master.status.status_view import curves_of, status_of
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ _LAST_WRITE_S = 10.0
 """How long a master that leaves waits for its histories to be written."""
 _UNFINISHED = 50
 """If more than this many times `poll_records` messages wait for the histories to be written, reading stops."""
+_COURSE_S = 30.0
+"""How often the course of a job is kept while it is under way."""
 _SHARE = 0.02
 """Largest share of the master's time for building segments."""
 
@@ -58,6 +62,9 @@ class Page:
     segment: HistorySegment
     order: Sequence[tuple[Purpose, int]]
     """The order of the job's phases."""
+    timeline: TimelineFile
+    course: StoredTimeline | None
+    """The course of the job, if it is to be kept now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,7 @@ class HistoryWriter:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._written_s: dict[str, float] = {}
+        self._course_due_s: dict[str, float] = {}
         self._pages: Sequence[Page] = ()
         """The batch that is being written, or was written last."""
         self._lost: deque[Lost] = deque()
@@ -128,6 +136,7 @@ class HistoryWriter:
     def forget(self, job: str) -> None:
         """Forget a job: nothing more will be written for it."""
         self._written_s.pop(job, None)
+        self._course_due_s.pop(job, None)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for the current batch, for at most this long."""
@@ -149,7 +158,7 @@ class HistoryWriter:
         if noted and not due:
             return
         began = time.perf_counter()
-        pages = [page for job in noted if (page := self._page(job)) is not None]
+        pages = [page for job in noted if (page := self._page(job, now)) is not None]
         handled, self._handled = self._handled, []
         if not pages:
             self._finish(handled)
@@ -160,6 +169,12 @@ class HistoryWriter:
         self._thread = guarded("essp-history", partial(self._write, pages, handled))
         self._thread.start()
 
+    def keep_courses(self, jobs: Iterable[Job]) -> None:
+        """Write the courses of these jobs as they are now: the master leaves. Waits for the stores."""
+        for job in jobs:
+            if job.timeline.changed and job.run_state.writes_history:
+                self._keep(job.name, job.run.timeline, job.timeline.stored(curves_of(job)))
+
     def finish(self) -> None:
         """Wait for the current batch, up to a limit; then abandon it."""
         if self._thread is not None:
@@ -168,16 +183,32 @@ class HistoryWriter:
                 self._closing.set()
                 self._thread.join()
 
-    def _page(self, job: Job) -> Page | None:
-        """Return the next segment of a job. None if it cannot be built; then only this job is lost."""
+    def _page(self, job: Job, now: bool) -> Page | None:
+        """Return the next segment of a job. None if it cannot be built; then only this job is lost. `now`: as in
+        `write`."""
         last = job.recorder.last
         try:
-            return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
+            return Page(
+                job.name,
+                job.run.history,
+                self._segment(job),
+                job.run.preflight.phases.order,
+                job.run.timeline,
+                self._course(job, now),
+            )
         except Exception as error:
             log.exception("job %s: no segment can be made from its history", job.name, extra={"job_id": job.name})
             part = f"all that happened after segment {last}"
             self._lost.append(Lost(job.name, _unexpected(error), part))
             return None
+
+    def _course(self, job: Job, now: bool) -> StoredTimeline | None:
+        """Return the course of a job, unless it was kept a moment ago: unlike a segment, it is written as a whole."""
+        now_s = self._clock()
+        if not job.timeline.changed or not (now or job.state.ended or now_s >= self._course_due_s.get(job.name, now_s)):
+            return None
+        self._course_due_s[job.name] = now_s + _COURSE_S
+        return job.timeline.stored(curves_of(job))
 
     def _segment(self, job: Job) -> HistorySegment:
         now_s = self._clock()
@@ -205,6 +236,9 @@ class HistoryWriter:
         if fenced:
             self._left_over = handled
             return
+        for page in pages:
+            if page.course is not None:
+                self._keep(page.job, page.timeline, page.course)
         failpoint("master.history-written")
         self._finish(handled)
         failpoint("master.progress-done")
@@ -223,6 +257,12 @@ class HistoryWriter:
                 return True
             if self._closing.is_set():
                 return False
+
+    def _keep(self, job: str, timeline: TimelineFile, course: StoredTimeline) -> None:
+        try:
+            timeline.write(course)
+        except EsspError as error:  # costs only what users see; the next write has it again
+            log.warning("job %s: its course could not be kept: %s", job, error, extra={"job_id": job})
 
     def _lacking(self, page: Page, error: EsspError) -> Lost:
         return Lost(page.job, error, f"{contents(page.segment, page.order)}, and all that happened since")

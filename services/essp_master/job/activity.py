@@ -105,6 +105,11 @@ class TrainerActivity:
         return step.clips_done > 0 and learned
 
     @property
+    def phase(self) -> status.PurposeName | None:
+        """The purpose of its present phase; None before its first report."""
+        return None if self.step is None else purpose_name(self.step.purpose)
+
+    @property
     def fits(self) -> bool:
         """Whether it is fitting a model to all clips of a phase."""
         return self.step is not None and self.step.HasField("fit")
@@ -206,6 +211,10 @@ class Activity:
         """Return the number of clips that each pool has finished."""
         return {name: pool.done for name, pool in self._pools.items()}
 
+    def rates(self, now_s: float) -> dict[str, float]:
+        """Return the clips per second that each pool finishes at present."""
+        return {name: pool.clips.per_s(now_s) for name, pool in self._pools.items()}
+
     def pool_statuses(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
         """Return the pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
         queues: Counter[str] = Counter()
@@ -269,6 +278,7 @@ def _trainer(
         clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,
         waits_for=waits_for,
+        lr=live.lr if live and live.HasField("lr") else None,
         fit=_fit(step.fit) if step and training.fits else None,
         reports=tuple(training.reports.values()),
         checkpoint=training.checkpoint,

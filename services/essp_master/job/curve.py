@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from essp_common.job.status import CurvePoint
 from essp_common.pb.v1.messages_pb2 import TRAIN, StepReport
 
@@ -21,6 +23,10 @@ class Curve:
     def points(self) -> tuple[CurvePoint, ...]:
         """The points, in order."""
         return tuple(self._points)
+
+    def recall(self, points: Sequence[CurvePoint]) -> None:
+        """Continue after these points."""
+        self._points = list(points)[-MOST + 1 :]
 
     def add(self, step: StepReport) -> None:
         """Add a report. Only reports of a training phase that has begun enter the curve."""

@@ -10,6 +10,7 @@
     reporter    events, failures and result, for users
     handshake   what it waits for before it begins to issue
     stored      the newest clips in the frame cache, for previews
+    timeline    its course over time, for users
     stall_watch detects that nothing was reported for a long time
     handover    what is still owed to a run that was taken over
     messages    how its instructions become messages
@@ -61,6 +62,7 @@ from essp_master.job.run import Run
 from essp_master.job.run_state import RunEvent, RunState, after
 from essp_master.job.stall_watch import StallWatch
 from essp_master.job.stored_clips import StoredClips
+from essp_master.job.timeline import Timeline
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {
@@ -101,6 +103,7 @@ class Job:
         )
         self.reporter = EventReporter(spec.name, phases, events)
         self.stored = StoredClips(spec, phases)
+        self.timeline = Timeline()
         self.run_state = RunState.ACTIVE
         self.extension: Extension | None = None
         """What the job gains, and which trainers have left, while `run_state.makes_way`; otherwise None."""
@@ -239,6 +242,10 @@ class Job:
     def follow(self, before: Job, now_s: float) -> None:
         """Continue the run that ended for this one: to users they are one job."""
         self.life.follow(before.life, now_s)
+        self.timeline.follow(before.timeline)
+        for name, training in before.activity.trainers.items():
+            if name in self.activity.trainers:
+                self.activity.trainers[name].curve.recall(training.curve.points)
         self.reporter.renewed(before.spec, self.spec)
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
@@ -512,6 +519,11 @@ class Job:
             ]
             self.activity.recall(name, reports, uris[name], self.run.resume.stops.get(name))
         self.reporter.warn(self.run.preflight.warnings)
+        if (course := self.run.course) is not None:
+            self.timeline.recall(course.timeline)
+            for curve in course.curves:
+                if curve.trainer in self.activity.trainers:
+                    self.activity.trainers[curve.trainer].curve.recall(curve.points)
 
     def _stop_again(self, now_s: float) -> None:
         """Account for early stops of trainers before they report them again, so that nothing is issued for epochs that

@@ -22,9 +22,11 @@ from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.history import History
 from essp_common.artifacts.job_copy import write_copy
 from essp_common.artifacts.removal import removal_of, remove, write_owner
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
+from essp_common.job.timeline import StoredTimeline
 from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -73,6 +75,10 @@ class Run:
     """Number of the newest segment of the history; 0 if there is no segment."""
     continued: HistorySegment | None
     """The last segment of the previous master, if its run continues."""
+    timeline: TimelineFile
+    """Where the course of the job is kept."""
+    course: StoredTimeline | None
+    """Its course so far; None if none was kept."""
     changes: Sequence[Change] = ()
     """The changes that users have made to the job so far, also in earlier runs."""
 
@@ -123,6 +129,7 @@ def claim_run(
         layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
     )
     store_if_large(output, snapshot, fence)
+    timeline = TimelineFile(output)
     return Run(
         preflight=preflight,
         fence=fence,
@@ -134,6 +141,8 @@ def claim_run(
         history=history,
         last=before if newest is None else newest.last,
         continued=continued,
+        timeline=timeline,
+        course=timeline.read(),
         changes=newer(() if newest is None else newest.changes, changes),
     )
 

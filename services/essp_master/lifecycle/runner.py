@@ -18,6 +18,7 @@ from datetime import timedelta
 from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.failures import reason_of, shortened
 from essp_common.job.status import JobState
+from essp_common.job.usage import Usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime.failpoints import failpoint
@@ -29,7 +30,9 @@ from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
 from essp_master.job.job import COMMANDS, Job
 from essp_master.lifecycle.job_table import JobTable
+from essp_master.pools.usage import usage_of, work_of
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.status.sampling import sample
 from essp_master.status.status_view import status_of, without_events
 from essp_master.tracking.tracking import Tracking
 
@@ -76,6 +79,8 @@ class JobRunner:
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
+        self._measured: Usage | None = None
+        """What the workers use at this tick; the same for all jobs."""
         self._look_s: dict[str, float] = {}
         """By job: when to ask again whether a higher fence was taken, after it was not. The store is asked under the
         lock, and any client may send messages with such fences."""
@@ -115,12 +120,26 @@ class JobRunner:
                 self.carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self.carry_out(job, job.issue_again(now_s))
+                if not job.state.ended and job.timeline.due(now_s):
+                    sample(job, self.usage_at_tick(now_s).pools, now_s)
                 if job.state.ended and self.recovers:  # a process with a single job may still use its preflight
                     job.let_go()
+        self._measured = None
         self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self.sweep(now_s - _SWEEP_S)
+
+    def usage(self, now_s: float) -> Usage:
+        """Return what the workers do and use."""
+        states = self._worker_registry.everybody(now_s)
+        return usage_of(states, work_of(self.jobs, states, now_s))
+
+    def usage_at_tick(self, now_s: float) -> Usage:
+        """Return what the workers use, at most one tick old."""
+        if self._measured is None:
+            self._measured = usage_of(self._worker_registry.everybody(now_s), {})
+        return self._measured
 
     def sweep(self, ended_by_s: float = math.inf) -> bool:
         """Free what workers stored for jobs that had ended by this time. Returns whether there was any such job."""
@@ -148,7 +167,9 @@ class JobRunner:
         """Change a job's state and announce it to all workers. Returns False if it was already in that state."""
         if not job.enter(wanted, self.clock(), reason):
             return False
-        if not wanted.ended:
+        if wanted.ended:
+            sample(job, self.usage_at_tick(self.clock()).pools, self.clock())  # a short job may have no other
+        else:
             failpoint("master.command-entered")
         log.info("job %s: %s%s", job.name, wanted, f": {reason}" if reason else "", extra={"job_id": job.name})
         self.dispatch.command(job, COMMANDS[wanted])

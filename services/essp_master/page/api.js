@@ -12,6 +12,12 @@ export class Refused extends Error {
   }
 }
 
+/** The header with the token, if one was given. */
+export function authorized() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
 /** The path of a job, or of what belongs to it. */
 export const jobPath = (name, rest = "") => `v1/jobs/${encodeURIComponent(name)}${rest}`;
 
@@ -26,8 +32,7 @@ export function decoded(part) {
 
 /** What the API answers. Raises `Refused`, of a question also if there is no answer in time. */
 export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
+  headers = { ...headers, ...authorized() };
   // What has no content type, or that of a form, could have been sent by a page of another site.
   if (method !== "GET") headers = { ...headers, "Content-Type": body === undefined ? "application/json" : type };
   let answer;

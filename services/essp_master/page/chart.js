@@ -1,32 +1,16 @@
-// Curves of trainings over epochs: axes, one line for each trainer, and the figures below the pointer or the arrow keys.
+// Charts: axes, one line for each trainer or pool, the figures below the pointer or the arrow keys, and what people take away of them.
 
 import { el, redraw, svg } from "./dom.js";
+import { EPOCHS, logTicks, range, smoothed, ticks, timeTicks } from "./scales.js";
 import { counted } from "./words.js";
 
 const HEIGHT = 250;
-const MARGIN = { left: 52, right: 14, top: 12, bottom: 36 };
+const MARGIN = { left: 56, right: 14, top: 12, bottom: 36 };
 export const COLOURS = 8; // of page.css
 const MARKERS = 60; // of more points, none is marked
 const hidden = new Set(); // trainers that people do not want to see
-
-/** Round values from at or below `low` to at or above `high`, about `wanted` of them. */
-export function ticks(low, high, wanted = 5) {
-  if (!(high > low)) return [low];
-  const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
-  const first = Math.floor(low / step + 1e-9), last = Math.ceil(high / step - 1e-9);
-  return Array.from({ length: last - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(12)));
-}
-
-/** The range of these values; `cut`: how many lie far above the others and are left out, as they would squash the rest. */
-export function range(values) {
-  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
-  if (!sorted.length) return { low: 0, high: 1, cut: 0 };
-  const low = sorted[0], common = sorted[Math.floor(0.98 * (sorted.length - 1))];
-  const limit = low + 3 * (common - low || Math.abs(low) || 1);
-  const inside = sorted.filter(value => value <= limit);
-  return { low, high: inside.at(-1), cut: sorted.length - inside.length };
-}
+export const hiddenNames = () => [...hidden].join();
+export const options = { byTime: false, smooth: 0, log: false }; // how people want to see the curves
 
 /**
  * The lines of one figure (`loss`, `top1`, `mAP`) of a job: for each trainer its training, and its validation, over epochs.
@@ -84,61 +68,110 @@ export function legend(job) {
   const chips = job.trainers.map(({ name }, k) => el("button",
     { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(!hidden.has(name)), onclick: toggle },
     el("span", { class: `swatch c${k % COLOURS}` }), name));
-  return el("div", { class: "legend" }, chips, el("span", { class: "note" }, "pale: training, mean of the epoch so far · with dots: validation"));
+  return el("div", { class: "legend", "data-key": "legend" }, chips, el("span", { class: "note" }, "pale: training, mean of the epoch so far · with dots: validation"));
 }
 
-/** A chart. `width`: in CSS pixels. `format`: a value in words. `least`: the axis begins no higher than there. */
-export function chart({ title, all, width, format, least, most, epochs, changes = [] }) {
-  const shown = all.filter(line => !hidden.has(line.trainer));
-  const head = el("figcaption", {}, title);
-  if (!shown.length)
-    return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "No reports yet."));
-  const frame = framed(shown, width, least, most, epochs);
-  const figure = el("figure", { class: "chart", "data-key": title }, head, drawing(title, shown, frame, format, changes.filter(mark => !hidden.has(mark.trainer) && mark.x >= frame.from && mark.x <= frame.to)), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
+/** How the curves are drawn: over epochs or time, linear or logarithmic, how smooth. `timed`: whether their times are known. */
+export function toolbar(timed) {
+  const choose = (key, value) => () => {
+    options[key] = value(options[key]);
+    redraw();
+  };
+  const chip = (name, words, pressed, onclick) => el("button", { type: "button", class: "chip", "data-key": name, "aria-pressed": String(pressed), onclick }, words);
+  return el("div", { class: "toolbar", "data-key": "toolbar" },
+    timed ? [chip("epochs", "by epoch", !options.byTime, choose("byTime", () => false)), chip("time", "by time", options.byTime, choose("byTime", () => true))] : [],
+    chip("log", "log scale", options.log, choose("log", on => !on)),
+    el("label", { "data-key": "smooth" }, "Smoothing ", el("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: options.smooth, oninput: event => {
+      options.smooth = event.currentTarget.valueAsNumber;
+      redraw();
+    } })));
+}
+
+/** A chart. `width`: in CSS pixels. `format`: a value in words. `least`, `most`: what its axis shows at least. `to`: where it
+ * ends at the latest. `curved`: people's options count. `keys`: the names of its lines stand below its title. `binary`: its values are bytes. */
+export function chart({ title, all, width, format, least, most, to, axis = EPOCHS, changes = [], curved = true, keys = false, binary = false }) {
+  const log = curved && options.log, weight = curved ? options.smooth : 0;
+  const wanted = all.filter(line => !hidden.has(line.trainer)).map(line => (log ? { ...line, points: line.points.filter(point => point.y > 0) } : line)).filter(line => line.points.length);
+  const head = el("figcaption", {}, el("span", {}, title));
+  const figure = el("figure", { class: "chart", "data-key": title }, head);
+  if (!wanted.length) {
+    figure.append(el("p", { class: "empty" }, all.length ? "Nothing to show: all are hidden, or no value is above zero." : "No reports yet."));
+    return figure;
+  }
+  const shown = wanted.flatMap(line => (weight && line.purpose === "train" ? [{ ...line, purpose: "raw" }, { ...line, points: smoothed(line.points, weight) }] : [line]));
+  const frame = framed(shown, { width, least, most, to, axis, log, binary });
   if (frame.cut) head.append(el("span", { class: "note" }, ` (${counted(frame.cut, "outlier")} cut off)`));
-  figure.data = { shown, frame, format };
+  head.append(el("span", { class: "grow" }), take(title, "PNG", savePicture), take(title, "CSV", saveTable));
+  const marks = changes.filter(mark => !hidden.has(mark.trainer) && mark.x >= frame.from && mark.x <= frame.to);
+  if (keys && all.length > 1) figure.append(el("p", { class: "keys note" }, all.map(line => el("span", {}, el("span", { class: `swatch c${line.colour}` }), line.trainer))));
+  figure.append(drawing(title, shown, frame, format, marks), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
+  figure.data = { title, shown: shown.filter(line => line.purpose !== "raw"), whole: all, frame, format, axis };
   return figure;
 }
 
-function framed(shown, width, least, most, epochs) {
+const take = (title, kind, save) => el("button", { type: "button", class: "chip", "data-key": `${kind} ${title}`, "aria-label": `${title} as ${kind}`, onclick: event => save(event.currentTarget.closest("figure")) }, kind);
+
+function framed(shown, { width, least, most, to: end, axis, log, binary }) {
   const found = range(shown.flatMap(line => line.points.map(point => point.y)));
-  const low = Math.min(found.low, least ?? found.low), high = Math.max(found.high, most ?? found.high);
-  const rungs = ticks(low, high > low ? high : low + 1);
-  const from = Math.min(...shown.map(line => line.points[0].x)) < 1 ? 0 : Math.floor(Math.min(...shown.map(line => line.points[0].x)));
-  const last = Math.max(...shown.map(line => line.points.at(-1).x));
-  const to = Math.min(epochs, Math.max(from + 1, Math.ceil(last * 1.02)));
+  const low = log ? found.low : Math.min(found.low, least ?? found.low), high = log ? found.high : Math.max(found.high, most ?? found.high);
+  const unit = binary && high > 0 ? 1024 ** Math.floor(Math.log2(high) / 10) : 1;
+  const rungs = log ? logTicks(low, high) : ticks(low / unit, (high > low ? high : low + 1) / unit).map(value => value * unit);
+  const first = Math.min(...shown.map(line => line.points[0].x)), last = Math.max(...shown.map(line => line.points.at(-1).x));
+  const epochs = axis.kind === "epochs";
+  const from = epochs ? (first < 1 ? 0 : Math.floor(first)) : axis.kind === "elapsed" ? 0 : first;
+  const to = epochs ? Math.min(end, Math.max(from + 1, Math.ceil(last * 1.02))) : Math.max(last, from + 1);
   const across = width - MARGIN.left - MARGIN.right, down = HEIGHT - MARGIN.top - MARGIN.bottom;
+  const scale = log ? Math.log10 : value => value;
+  const top = scale(rungs.at(-1)), bottom = scale(rungs[0]);
   return {
-    width, rungs, from, to, cut: found.cut,
+    width, rungs, from, to, axis, cut: found.cut,
     x: value => MARGIN.left + (value - from) / (to - from || 1) * across,
-    y: value => MARGIN.top + (rungs.at(-1) - value) / (rungs.at(-1) - rungs[0] || 1) * down,
+    y: value => MARGIN.top + (top - scale(value)) / (top - bottom || 1) * down,
     at: place => from + (place - MARGIN.left) / across * (to - from),
   };
 }
 
+/** Where the horizontal axis has its marks. */
+function columnsOf({ width, from, to, axis }) {
+  const wanted = Math.max(2, Math.min(10, width / 80));
+  if (axis.kind === "epochs") return ticks(from, to, wanted).filter(value => Number.isInteger(value) && value >= from && value <= to);
+  return timeTicks(from, to, wanted, axis.kind === "time" ? -60 * new Date(1000 * from).getTimezoneOffset() : 0);
+}
+
+/** The pieces of a line between which nothing was known. */
+export function pieces(points, gap = Infinity) {
+  const found = [];
+  points.forEach((point, k) => {
+    if (k && point.x - points[k - 1].x <= gap) found.at(-1).push(point);
+    else found.push([point]);
+  });
+  return found;
+}
+
 function drawing(title, shown, frame, format, changes) {
-  const { width, rungs, from, to, x, y } = frame;
-  const bottom = HEIGHT - MARGIN.bottom;
-  const columns = ticks(from, to, Math.max(2, Math.min(10, width / 80))).filter(value => Number.isInteger(value) && value >= from && value <= to);
+  const { width, rungs, x, y, axis } = frame;
+  const bottom = HEIGHT - MARGIN.bottom, columns = columnsOf(frame);
   const grid = [
     ...rungs.map(value => svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) })),
     ...rungs.map(value => svg("text", { class: "tick", x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, format(value))),
     ...columns.map(value => svg("line", { class: "grid", x1: x(value), x2: x(value), y1: bottom, y2: bottom + 4 })),
-    ...columns.map(value => svg("text", { class: "tick", x: x(value), y: bottom + 17, "text-anchor": "middle" }, String(value))),
+    ...columns.map(value => svg("text", { class: "tick", x: x(value), y: bottom + 17, "text-anchor": "middle" }, axis.tick(value, frame.to - frame.from))),
     ...changes.map(mark => svg("line", { class: `change c${mark.colour}`, x1: x(mark.x), x2: x(mark.x), y1: MARGIN.top, y2: bottom }, svg("title", {}, mark.words))),
-    svg("text", { class: "tick", x: width - MARGIN.right, y: HEIGHT - 3, "text-anchor": "end" }, "epochs"),
+    svg("text", { class: "tick", x: width - MARGIN.right, y: HEIGHT - 3, "text-anchor": "end" }, axis.name),
   ];
   const place = point => `${x(point.x).toFixed(1)},${Math.max(MARGIN.top - 4, y(point.y)).toFixed(1)}`;
   const drawn = shown.map(line => svg("g", { class: `c${line.colour} ${line.purpose}`, "data-key": `${line.purpose} ${line.trainer}` },
-    svg("polyline", { points: line.points.map(place).join(" ") }),
-    line.points.length === 1 || (line.purpose === "validation" && line.points.length <= MARKERS)
+    pieces(line.points, line.gap).map(piece => (piece.length > 1 ? svg("polyline", { points: piece.map(place).join(" ") }) : svg("circle", { r: line.purpose === "course" ? 1.5 : 3, cx: place(piece[0]).split(",")[0], cy: place(piece[0]).split(",")[1] }))),
+    line.purpose === "validation" && line.points.length > 1 && line.points.length <= MARKERS
       ? line.points.map(point => svg("circle", { r: 3, cx: place(point).split(",")[0], cy: place(point).split(",")[1] })) : []));
-  const told = shown.map(line => `${line.trainer} ${line.purpose} ${format(line.points.at(-1).y)}`).join(", ");
+  const told = shown.filter(line => line.purpose !== "raw").map(line => `${nameOf(line)} ${format(line.points.at(-1).y)}`).join(", ");
   return svg("svg", {
-    viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", tabindex: "0", "aria-label": `${title} by epoch; newest: ${told}`,
+    viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", tabindex: "0", "aria-label": `${title} over ${axis.name}; newest: ${told}`,
     onpointermove: follow, onpointerleave: leave, onblur: leave, onkeydown: step,
   }, grid, drawn, svg("g", { class: "pointer", "data-own": true, "data-key": "pointer" }));
 }
+
+const nameOf = line => (line.purpose === "course" ? line.trainer : `${line.trainer} ${line.purpose}`);
 
 function follow(event) {
   const box = event.currentTarget.getBoundingClientRect(), figure = event.currentTarget.closest("figure");
@@ -164,7 +197,7 @@ function leave(event) {
 
 /** Show the figures of all lines near `at`. */
 function point(figure, at) {
-  const { shown, frame, format } = figure.data, tip = figure.querySelector(".tip");
+  const { shown, frame, format, axis } = figure.data, tip = figure.querySelector(".tip");
   const places = shown.map(line => nearest(line.points, at));
   const closest = places.reduce((a, b) => (Math.abs(a.x - at) <= Math.abs(b.x - at) ? a : b));
   figure.at = closest.x;
@@ -172,10 +205,61 @@ function point(figure, at) {
   figure.querySelector(".pointer").replaceChildren(
     svg("line", { x1: x, x2: x, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
     ...places.map((place, k) => svg("circle", { class: `c${shown[k].colour}`, r: 4, cx: frame.x(place.x), cy: Math.max(MARGIN.top, frame.y(place.y)) })));
-  tip.replaceChildren(el("b", {}, `after ${Number(closest.x.toFixed(2))} epochs`), ...shown.map((line, k) => el("div", {},
-    el("span", { class: `swatch c${line.colour}` }), `${line.trainer} ${line.purpose}`, el("span", { class: "value" }, format(places[k].y)))));
+  tip.replaceChildren(el("b", {}, axis.words(closest.x)), ...shown.map((line, k) => el("div", {},
+    el("span", { class: `swatch c${line.colour}` }), nameOf(line), el("span", { class: "value" }, format(places[k].y)))));
   tip.hidden = false;
   const scale = figure.querySelector("svg").getBoundingClientRect().width / frame.width;
   const left = x * scale + (x > frame.width / 2 ? -tip.offsetWidth - 14 : 14);
   tip.style.left = `${Math.max(0, left)}px`;
+}
+
+/** What a chart shows, as CSV: a row for each point. Values are those reported, not smoothed. */
+export function csvOf(lines, axis) {
+  const quoted = text => (/^[\w .:+-]*$/.test(text) && !/^[=+@-]/.test(text) ? text : `"${text.replaceAll('"', '""')}"`); // a table calculator runs what begins like a formula
+  const at = x => (axis.kind === "time" ? new Date(1000 * x).toISOString() : String(x));
+  return [`series,${axis.head},value`, ...lines.flatMap(line => line.points.map(each => `${quoted(nameOf(line))},${at(each.x)},${each.y}`))].join("\n") + "\n";
+}
+
+function saveTable(figure) {
+  const { whole, axis, title } = figure.data;
+  save(new Blob([csvOf(whole, axis)], { type: "text/csv" }), title, "csv");
+}
+
+/** The drawing as it is seen, in twice its size: its colours come from the style sheet, which a picture does not have. */
+async function savePicture(figure) {
+  const drawn = figure.querySelector("svg"), copy = drawn.cloneNode(true), { width } = figure.data.frame;
+  copy.querySelector(".pointer").replaceChildren();
+  const styled = [...drawn.querySelectorAll(":not(.pointer):not(.pointer *)")], copies = [...copy.querySelectorAll(":not(.pointer)")];
+  styled.forEach((part, k) => {
+    const style = getComputedStyle(part);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family"]) copies[k].setAttribute(name, style.getPropertyValue(name));
+  });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", HEIGHT);
+  const picture = new Image(), canvas = el("canvas", { width: 2 * width, height: 2 * HEIGHT }), address = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+  picture.src = address;
+  await picture.decode();
+  URL.revokeObjectURL(address);
+  const pen = canvas.getContext("2d");
+  pen.fillStyle = getComputedStyle(document.body).backgroundColor;
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  canvas.toBlob(made => save(made, figure.data.title, "png"));
+}
+
+function save(content, title, ending) {
+  const address = URL.createObjectURL(content);
+  const link = el("a", { href: address, download: `${title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/-$/, "")}.${ending}` });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** The course of some values as a small line, without axes. */
+export function sparkline(values, words) {
+  const found = range(values), wide = 96, high = 22;
+  const place = (value, k) => `${(2 + k / (values.length - 1 || 1) * (wide - 4)).toFixed(1)},${(2 + (found.high - Math.min(value, found.high)) / (found.high - found.low || 1) * (high - 4)).toFixed(1)}`;
+  return svg("svg", { class: "spark", viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": words }, svg("polyline", { points: values.map(place).join(" ") }));
 }

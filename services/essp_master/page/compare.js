@@ -1,9 +1,12 @@
-// Jobs side by side: the curves of all their trainings in the same charts, where each is, and what came of it.
+// Jobs side by side: in which settings they differ, the curves of all their trainings in the same charts, where each is, and what came of it.
 
 import { ask, decoded, jobPath } from "./api.js";
-import { COLOURS, legend, lines } from "./chart.js";
+import { COLOURS, legend, options, toolbar } from "./chart.js";
+import { byClock, rates } from "./course.js";
 import { el, table } from "./dom.js";
-import { charts, resultRows, state } from "./job.js";
+import { NO_TIMELINE, charts, curvesOf, resultRows, settingsOf, state } from "./job.js";
+import { ELAPSED, EPOCHS } from "./scales.js";
+import { differences } from "./settings.js";
 import { FIGURES, UNKNOWN, counted, judgedBy, number, percent, phaseTitle } from "./words.js";
 
 export const MOST = 8; // jobs; more curves tell nothing
@@ -26,23 +29,28 @@ export async function loadComparison(names) {
 /** A job and its curves; null: there is none of this name. */
 async function known(name) {
   try {
-    return { job: await ask(jobPath(name)), curves: await ask(jobPath(name, "/curves")) };
+    const [job, curves, timeline, settings] = await Promise.all([ask(jobPath(name)), ask(jobPath(name, "/curves")), ask(jobPath(name, "/timeline")), settingsOf(name)]);
+    return { job, curves, timeline, settings };
   } catch (error) {
     if (error.status === 404) return null;
     throw error;
   }
 }
 
-/** The trainings of all jobs as those of one, under the names of both, and the lines of each figure. */
-export function joined(found) {
+/** The trainings of all jobs as those of one, under the names of both, and the lines of each figure: over epochs, or over the time since each began. */
+export function joined(found, byTime = false) {
   const judged = judgedBy(found.flatMap(({ job }) => job.trainers));
-  const trainers = [], all = { loss: [], [judged]: [] };
-  for (const { job, curves } of found) {
-    for (const figure of Object.keys(all))
-      for (const line of lines(job, curves, figure)) {
+  const trainers = [], all = {};
+  for (const { job, curves, timeline = NO_TIMELINE } of found) {
+    const own = { ...curvesOf(job, curves, judged), lr: rates(job, timeline, byTime) }, begin = timeline.times[0] ?? 0;
+    for (const [figure, present] of Object.entries(own)) {
+      all[figure] ??= [];
+      const shown = !byTime ? present : figure === "lr" ? present.map(line => ({ ...line, points: line.points.map(point => ({ ...point, x: point.x - begin })) })) : byClock(present, timeline, begin);
+      for (const line of shown) {
         const colour = (trainers.length + job.trainers.findIndex(trainer => trainer.name === line.trainer)) % COLOURS;
         all[figure].push({ ...line, trainer: `${job.name} ${line.trainer}`, colour });
       }
+    }
     trainers.push(...job.trainers.map(trainer => ({ ...trainer, name: `${job.name} ${trainer.name}` })));
   }
   return { trainers, judged, phases: found.flatMap(({ job }) => job.phases), all };
@@ -58,7 +66,8 @@ export function resultsOf(found) {
 
 /** The page. */
 export function drawComparison({ found, unknown }) {
-  const { trainers, judged, phases, all } = joined(found), called = FIGURES[judged], results = resultsOf(found);
+  const timed = found.some(({ timeline }) => timeline.times.length > 1), byTime = timed && options.byTime;
+  const { trainers, judged, phases, all } = joined(found, byTime), called = FIGURES[judged], results = resultsOf(found), differ = differences(found);
   const rows = found.flatMap(({ job }) => job.trainers.map(trainer => {
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
     return [el("a", { href: `#/jobs/${encodeURIComponent(job.name)}` }, job.name), state(job), trainer.name, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
@@ -67,7 +76,9 @@ export function drawComparison({ found, unknown }) {
   return [
     el("div", { class: "head" }, el("h2", {}, `${counted(found.length, "job")} side by side`)),
     unknown.length ? el("p", { class: "note" }, `There is no job ${unknown.join(", ")}.`) : null,
-    section("Curves", ...(all.loss.length ? [legend({ trainers }), charts({ phases }, all)] : [el("p", { class: "empty" }, "No trainer has reported yet.")])),
+    section("Settings that differ", differ.length ? table("settings that differ", ["field", ...found.map(({ job }) => job.name)], differ.map(([field, ...values]) => [el("code", {}, field), ...values.map(value => el("code", {}, value))]), [0, ...found.map((_, k) => k + 1)], differ.map(([field]) => field))
+      : el("p", { class: "empty" }, found.every(({ settings }) => settings) ? "None but name and output." : "The settings of some of these jobs are not known.")),
+    section("Curves", ...(all.loss.length ? [legend({ trainers }), toolbar(timed), charts({ phases }, all, [], byTime ? ELAPSED : EPOCHS)] : [el("p", { class: "empty" }, "No trainer has reported yet.")])),
     results.rows.length ? section("Results, by video", table("results by video", ["job", "model", ...results.columns], results.rows, [0, 1])) : null,
     rows.length ? section("Trainers", table("trainers", ["job", "state", "trainer", "model", "phase", "validation loss", `${called} by clip`, `${called} by video`], rows, [0, 1, 2, 3, 4])) : null,
   ];

@@ -20,14 +20,15 @@ function filled(made, attributes, children) {
 }
 
 /**
- * A table. `label`: what it holds, for those who do not see it. `heads` are words, each row is a list of cells; columns
- * named in `text` are set to the left. `keys`: what tells rows apart, where others may come before them. On a narrow
- * window each row is a block, and each cell has its head beside it.
+ * A table. `label`: what it holds, for those who do not see it. `heads` are words, or `{ words, content, sort }`, where
+ * `sort` says how the table is sorted by this column; each row is a list of cells; columns named in `text` are set to the
+ * left. `keys`: what tells rows apart, where others may come before them. On a narrow window each row is a block, and
+ * each cell has its head beside it.
  */
 export function table(label, heads, rows, text = [0], keys = []) {
   const side = k => (text.includes(k) ? "text" : null);
-  const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col" }, cell));
-  const body = rows.map((row, n) => el("tr", { "data-key": keys[n] }, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k] }, cell))));
+  const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col", "aria-sort": cell.sort }, cell.content ?? cell));
+  const body = rows.map((row, n) => el("tr", { "data-key": keys[n] }, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k].words ?? heads[k] }, cell))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
 }
@@ -47,7 +48,8 @@ export const redraw = () => document.dispatchEvent(new Event("redraw"));
  * Make `old` look like `made`, changing only what differs, so that focus, selection and scrolling stay where they are.
  *
  * Children with a `data-key` are matched by it. An element that stays keeps its listeners; so these may use only what
- * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left.
+ * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left; in
+ * place of what would be drawn as it is, an empty element with its key and `data-keep` leaves it.
  */
 export function morph(old, made) {
   if (old.nodeName !== made.nodeName || old.nodeType !== made.nodeType || key(old) !== key(made)) return old.replaceWith(made);
@@ -55,6 +57,7 @@ export function morph(old, made) {
     if (old.data !== made.data) old.data = made.data;
     return;
   }
+  if (made.hasAttribute("data-keep")) return;
   if ("data" in made) old.data = made.data;
   if (old.matches("[data-own]")) return;
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);

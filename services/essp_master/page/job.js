@@ -1,19 +1,25 @@
-// The page of one job: what it is at, what limits it, its curves, its flow, what came of it, and what happened.
+// The page of one job: what it is at, what limits it, its curves and its course, its flow, what came of it, and what happened.
 
 import { ask, jobPath } from "./api.js";
-import { changeMarks, chart, legend, lines } from "./chart.js";
+import { changeMarks, chart, hiddenNames, legend, lines, options, toolbar } from "./chart.js";
+import { CHARTS, byClock, momentsOf, overTime, rates } from "./course.js";
 import { at, el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
 import { partsOf } from "./fields.js";
 import { fills, flow } from "./flow.js";
 import { drawPreviews } from "./previews.js";
-import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share } from "./words.js";
+import { CLOCK, EPOCHS } from "./scales.js";
+import { drawSettings } from "./settings.js";
+import { loadUsage, usageTable } from "./usage.js";
+import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share, size } from "./words.js";
 
 const EVENTS = 5000; // as many as the master holds
+const COURSE_MS = 4000, COURSE_MOST_MS = 30_000; // how often the course is read: more seldom, the longer its stretches are
+export const NO_TIMELINE = { every_s: 0, times: [], series: [], totals: [] };
 
 /** Who asks what the API knows of a job, and may be asked again. Events and curves are read only when there are new ones. */
 export function watchJob(name) {
-  let events = [], curves = [], drawn = "";
+  let events = [], curves = [], drawn = "", timeline = NO_TIMELINE, usage = null, settings = null, set = "", due = 0;
   resetEvents();
   return async () => {
     const job = await ask(jobPath(name));
@@ -26,29 +32,53 @@ export function watchJob(name) {
       curves = await ask(jobPath(name, "/curves"));
       drawn = at;
     }
-    return { job, events, curves };
+    const runs = `${job.created} ${job.phases.length}`;
+    if (runs !== set) {
+      settings = await settingsOf(name);
+      set = runs;
+    }
+    if (Date.now() >= due) {
+      timeline = await ask(jobPath(name, "/timeline"));
+      usage = job.ended ? null : await loadUsage();
+      due = Date.now() + (job.ended ? COURSE_MOST_MS : Math.min(COURSE_MOST_MS, Math.max(COURSE_MS, 1000 * timeline.every_s)));
+    }
+    return { job, events, curves, timeline, usage, settings };
   };
 }
 
+/** The settings of a job; null: they are not known any more. */
+export async function settingsOf(name) {
+  try {
+    return await ask(jobPath(name, "/settings"));
+  } catch (error) {
+    if (error.status === 404 || error.status === 422) return null;
+    throw error;
+  }
+}
+
 /** The page. */
-export function drawJob({ job, events, curves }, act) {
+export function drawJob({ job, events, curves, timeline = NO_TIMELINE, usage = null, settings = null }, act) {
   const problems = job.failures.length ? section("Failed clips", failures(job)) : null;
-  const judged = judgedBy(job.trainers);
-  const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged) };
+  const all = curvesOf(job, curves);
+  all.lr = rates(job, timeline, false);
   const failed = job.state === "failed", completed = job.state === "completed";
   const made = section("Results", ...outcome(job));
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
-    course(job, act),
+    progressOf(job),
     limit(job),
+    changing(job, act),
     el("div", { class: "sides" },
       el("div", {},
         failed ? problems : null,
         completed ? made : null,
-        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all, changeMarks(job))] : [el("p", { class: "empty" }, "No trainer has reported yet.")])) : null,
+        job.trainers.length ? section("Curves", ...(all.loss.length || all.lr.length ? [legend(job), toolbar(timeline.times.length > 1), charts(job, ...placed(job, all, timeline))] : [el("p", { class: "empty" }, "No trainer has reported yet.")])) : null,
         completed ? null : section("Flow", flow(job), fills(job)),
+        usage ? section("Workers", usageTable(usage, job)) : null,
+        overall(job, timeline),
         drawPreviews(job),
-        job.trainers.length ? section("Trainers", trainers(job), ...stops(job)) : null),
+        job.trainers.length ? section("Trainers", trainers(job), ...stops(job)) : null,
+        drawSettings(settings, job.changes)),
       el("div", {},
         completed ? null : made,
         failed ? null : problems,
@@ -116,12 +146,16 @@ function change(job, act) {
     el("input", { type: "text", size: 36, placeholder: `trainers.${job.trainers[0].name}.optimizer.lr=0.001`, onchange: set })), el("span", { class: "note" }, " takes effect with the next update"));
 }
 
-function course(job, act) {
+/** What can be changed of a job that has not ended. */
+function changing(job, act) {
+  const parts = [job.priority == null ? null : priority(job, act), job.trainers.length ? change(job, act) : null].filter(Boolean);
+  return job.ended || !parts.length ? null : el("details", { class: "changing", "data-key": "changing" }, el("summary", {}, "Change this job"), parts);
+}
+
+function progressOf(job) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
     job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Position ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
-    job.priority == null || job.ended ? null : priority(job, act),
-    job.trainers.length && !job.ended ? change(job, act) : null,
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started `, at(job.created), ...(job.ended ? [", ended ", at(job.ended)] : [])));
 }
 
@@ -131,15 +165,75 @@ export function limit(job) {
   return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not started " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Unknown: no rates reported yet.");
 }
 
-/** The charts of loss, and of what else `all` has lines of, beside or below each other. */
-export function charts(job, all, changes = []) {
-  const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
-  const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
-  const { loss, ...shares } = all;
-  return el("div", { class: "charts" },
-    chart({ title: "Loss", all: loss, width, format: value => String(Number(value.toPrecision(3))), epochs, changes }),
-    Object.entries(shares).map(([figure, found]) => chart({ title: `Accuracy (${FIGURES[figure]}, by clip)`, all: found, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs, changes })));
+const toThree = value => String(Number(value.toPrecision(3)));
+const asShare = value => `${Number((100 * value).toFixed(1))} %`;
+const UNITS = { number: toThree, share: asShare, bytes: value => size(value).replace(".0 ", " ") };
+
+/** The lines of a job's trainings, by figure: loss, what they are judged by for clips and for whole videos, and mAP. */
+export function curvesOf(job, curves, judged = judgedBy(job.trainers)) {
+  const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged), [`video_${judged}`]: lines(job, curves, `video_${judged}`) };
+  if (judged !== "mAP") all.mAP = lines(job, curves, "mAP");
+  return all;
 }
+
+/** The lines as people want to see them: over epochs or over time. With them, the marks of changes, and the axis. */
+function placed(job, all, timeline) {
+  const changes = changeMarks(job);
+  if (!options.byTime || timeline.times.length < 2) return [all, changes, EPOCHS];
+  const timed = Object.fromEntries(Object.entries(all).map(([figure, found]) => [figure, figure === "lr" ? rates(job, timeline, true) : byClock(found, timeline)]));
+  const marks = changes.map(mark => ({ ...mark, x: momentsOf(timeline, mark.trainer)(mark.x) })).filter(mark => mark.x != null);
+  return [timed, marks, CLOCK];
+}
+
+const NARROWEST = 375, BETWEEN = 15; // of charts, in pixels, as page.css has them in `rem`
+
+/** How wide each of so many charts is, which stand beside each other where there is room. */
+function widthOfCharts(many) {
+  const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth;
+  const beside = Math.max(1, Math.min(many, Math.floor((wide + BETWEEN) / (NARROWEST + BETWEEN))));
+  return Math.round((wide - BETWEEN * (beside - 1)) / beside);
+}
+
+/** The charts of loss, and of what else `all` has lines of, beside or below each other. */
+export function charts(job, all, changes = [], axis = EPOCHS) {
+  const to = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
+  const { loss, lr = [], ...shares } = all;
+  const made = [
+    { title: "Loss", all: loss, format: toThree },
+    ...Object.entries(shares).filter(([figure, found]) => found.length || (figure in FIGURES && figure !== "mAP")).map(([figure, found]) => ({ title: chartTitle(figure, job), all: found, format: asShare, least: 0 })),
+    ...(lr.length ? [{ title: "Learning rate", all: lr, format: toThree, least: 0 }] : []),
+  ];
+  const width = widthOfCharts(made.length);
+  return el("div", { class: "charts" }, made.map(one => chart({ ...one, width, to, axis, changes })));
+}
+
+const chartTitle = (figure, job) => (figure.startsWith("video_") ? `Validation (${FIGURES[figure.slice(6)]}, by ${job.unit || "video"})` : `Accuracy (${FIGURES[figure]}, by clip)`);
+
+let course = {}; // what the charts of the course were drawn from
+
+/** The charts of the job's course over its time. They are drawn anew only if something has changed: most of the page is theirs. */
+function overall(job, timeline) {
+  if (timeline.times.length < 2) return null;
+  const title = "Over time", hidden = hiddenNames(), shown = CHARTS.filter(({ figures }) => timeline.series.some(series => figures.includes(series.figure)));
+  const width = widthOfCharts(shown.length);
+  const same = course.timeline === timeline && course.width === width && course.hidden === hidden;
+  if (same && document.querySelector(`[data-key="${title}"]`)) return el("section", { "data-key": title, "data-keep": true });
+  course = { timeline, width, hidden };
+  const made = shown.map(({ title, figures, unit, least, most }) => [overTime(job, timeline, figures), { title, format: UNITS[unit], least, most, binary: unit === "bytes" }]).filter(([found]) => found.length);
+  return section(title, el("div", { class: "charts" }, made.map(([found, how]) => chart({ ...how, all: found, width, axis: CLOCK, curved: false, keys: true }))), ...totals(timeline));
+}
+
+/** What workers used over the whole job. */
+function totals(timeline) {
+  const known = timeline.totals.filter(total => total.peak_memory_bytes != null);
+  if (!known.length) return [];
+  const columns = [["pool", total => total.pool], ["cores, mean", total => number(total.cpu_cores)], ["busy", total => percent(total.busy, 0)], ["peak memory", total => size(total.peak_memory_bytes)],
+    ["GPU busy", total => percent(total.gpu_busy, 0)], ["peak GPU memory", total => size(total.peak_gpu_memory_bytes)], ["energy of GPUs", total => energy(total.gpu_joules)]].filter(([, cell]) => known.some(total => cell(total) !== UNKNOWN));
+  return [el("h4", {}, "Over the whole job"), table("what workers used", columns.map(([head]) => head), known.map(total => columns.map(([, cell]) => cell(total))))];
+}
+
+/** `1.2 kWh`. */
+const energy = joules => (joules == null ? UNKNOWN : joules < 3.6e6 ? `${number(joules / 3600, joules < 36_000 ? 1 : 0)} Wh` : `${number(joules / 3.6e6)} kWh`);
 
 function trainers(job) {
   const judged = judgedBy(job.trainers), called = FIGURES[judged];

@@ -1,10 +1,11 @@
 // The list of jobs: those under way with what limits them, and a table of all, which can be narrowed.
 
 import { ask, jobPath } from "./api.js";
+import { sparkline } from "./chart.js";
 import { MOST as COMPARED, comparison } from "./compare.js";
 import { at, el, redraw, table } from "./dom.js";
 import { actions, courseWords, limit, state, why } from "./job.js";
-import { UNKNOWN, count, counted, duration, number, percent, share } from "./words.js";
+import { FIGURES, UNKNOWN, count, counted, duration, number, percent, share } from "./words.js";
 
 const MOST = 200;
 const CARDS = 6;
@@ -74,15 +75,70 @@ function narrow(event) {
   redraw();
 }
 
+/** The columns of the table. `key`: what it is sorted by; null sorts last. `text`: set to the left. `down`: the largest first, at first. */
+const COLUMNS = [
+  { head: "job", text: true, key: job => job.name, cell: job => el("span", { class: "pick" }, pick(job.name), link(job.name)) },
+  { head: "team", text: true, key: job => job.team || null, cell: job => job.team || UNKNOWN, shown: jobs => jobs.some(job => job.team) },
+  { head: "kind", text: true, key: job => job.kind, cell: job => job.kind },
+  { head: "state", text: true, key: job => UNDER_WAY.indexOf(job.state) + 1 || UNDER_WAY.length + 1, cell: job => state(job) },
+  { head: "done", down: true, key: job => (job.total ? share(job) : null), cell: job => percent(job.total ? share(job) : null) },
+  { head: "result", down: true, key: job => job.headline?.value ?? null, cell: result, shown: jobs => jobs.some(job => job.headline) },
+  { head: "loss", down: false, key: job => job.losses?.at(-1) ?? null, cell: loss, shown: jobs => jobs.some(job => job.losses?.length) },
+  { head: "clips/s", down: true, key: job => (job.state === "running" ? job.clips_per_s : null), cell: job => (job.state === "running" ? number(job.clips_per_s) : UNKNOWN) },
+  { head: "to go", key: job => job.eta_s, cell: job => duration(job.eta_s) },
+  { head: "took", down: true, key: job => job.elapsed_s ?? null, cell: job => duration(job.elapsed_s ?? null) },
+  { head: "failed clips", down: true, key: job => job.failed, cell: job => count(job.failed) },
+  { head: "started", text: true, down: true, key: job => job.created, cell: job => at(job.created) },
+  { head: "priority", down: true, key: job => job.priority, cell: job => count(job.priority), shown: jobs => jobs.some(job => job.priority) },
+  { head: "why", text: true, key: job => why(job) || null, cell: why, shown: jobs => jobs.some(why) },
+];
+const sorting = { head: "started", down: true };
+
+/** `85.0 %` of the test split, in words for who points at it. */
+function result(job) {
+  if (!job.headline) return UNKNOWN;
+  const { figure, of, split, value } = job.headline;
+  return el("span", { title: `${FIGURES[figure]} of ${of} on ${split}`, class: split === "test" ? null : "note" }, `${percent(value)}${split === "test" ? "" : " val."}`);
+}
+
+function loss(job) {
+  if (!job.losses?.length) return UNKNOWN;
+  const last = number(job.losses.at(-1), 3);
+  return job.losses.length > 1 ? el("span", { class: "loss" }, sparkline(job.losses, `training loss, now ${last}`), last) : last;
+}
+
+/** Jobs in the order of a column; what is not known comes last, either way. */
+export function sorted(jobs, head, down) {
+  const { key } = COLUMNS.find(column => column.head === head) || COLUMNS[0];
+  const compared = (a, b) => (a === b ? 0 : a == null ? 1 : b == null ? -1 : (typeof a === "string" ? a.localeCompare(b) : a - b) * (down ? -1 : 1));
+  return [...jobs].sort((a, b) => compared(key(a), key(b)));
+}
+
+function sortBy(head) {
+  const { down = false } = COLUMNS.find(column => column.head === head);
+  sorting.down = sorting.head === head ? !sorting.down : down;
+  sorting.head = head;
+  redraw();
+}
+
+const heading = ({ head }) => ({ words: head, sort: sorting.head === head ? (sorting.down ? "descending" : "ascending") : null,
+  content: el("button", { type: "button", class: "sort", "data-key": `sort ${head}`, "data-name": head, onclick: event => sortBy(event.currentTarget.dataset.name) }, head) });
+
+/** The same choice where the heads are not shown. */
+function sorter(columns) {
+  return el("label", { class: "narrow", "data-key": "sorter" }, "Sort by ", el("select", { onchange: event => sortBy(event.currentTarget.value) },
+    columns.map(({ head }) => el("option", { value: head, selected: head === sorting.head }, head))));
+}
+
 function list(jobs) {
-  const found = narrowed(jobs, group, wanted);
+  const found = sorted(narrowed(jobs, group, wanted), sorting.head, sorting.down);
   if (!found.length) return el("p", { class: "empty" }, "No jobs match these filters.");
-  const reasons = found.some(why), teams = found.some(job => job.team), priorities = found.some(job => job.priority);
-  const rows = found.slice(0, rowsShown).map(job => [el("span", { class: "pick" }, pick(job.name), link(job.name)), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
-    duration(job.eta_s), count(job.failed), at(job.created), ...(priorities ? [count(job.priority)] : []), ...(reasons ? [why(job)] : [])]);
-  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(priorities ? ["priority"] : []), ...(reasons ? ["why"] : [])], rows, [0, 1, 2, ...(teams ? [3] : []), 8 + teams + priorities], found.slice(0, rowsShown).map(job => job.name));
+  const columns = COLUMNS.filter(({ shown }) => !shown || shown(found)), listed = found.slice(0, rowsShown);
+  const rows = listed.map(job => columns.map(({ cell }) => cell(job)));
+  const text = columns.flatMap((column, k) => (column.text ? [k] : []));
   const left = found.length - rows.length;
-  return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
+  return el("div", {}, sorter(columns), table("jobs", columns.map(heading), rows, text, listed.map(job => job.name)),
+    left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
 }
 
 const pick = name => el("input", { type: "checkbox", "data-key": `pick ${name}`, "data-name": name, "aria-label": `compare ${name}`, checked: picked.has(name), onchange: toggle });

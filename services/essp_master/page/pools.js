@@ -2,15 +2,17 @@
 
 import { ask } from "./api.js";
 import { at, el, table } from "./dom.js";
+import { loadUsage, usageTable } from "./usage.js";
 import { UNKNOWN, count, percent } from "./words.js";
 
 /** The pools and what happened to them; `none`: why there are none. */
 export async function loadPools() {
+  const usage = await loadUsage();
   try {
-    return { pools: await ask("v1/pools"), events: await ask("v1/pools/events"), none: "" };
+    return { usage, pools: await ask("v1/pools"), events: await ask("v1/pools/events"), none: "" };
   } catch (error) {
     if (error.status !== 422) throw error;
-    return { pools: [], events: [], none: error.message };
+    return { usage, pools: [], events: [], none: error.message };
   }
 }
 
@@ -24,8 +26,9 @@ const because = pool => (pool.saturation && pool.reason.startsWith(`${pool.satur
 export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`);
 
 /** The page. */
-export function drawPools({ pools, events, none }) {
-  if (none) return [el("div", { class: "blank" }, el("h2", {}, "No pools"), el("p", {}, none))];
+export function drawPools({ usage, pools, events, none }) {
+  const used = usage.pools.length ? el("section", { "data-key": "usage" }, el("h2", {}, "What workers do and use"), usageTable(usage)) : null;
+  if (none) return [used, el("div", { class: "blank" }, el("h2", {}, "No pools"), el("p", {}, none))].filter(Boolean);
   if (!pools.length) return [el("div", { class: "blank" }, el("h2", {}, "No pools yet"), el("p", {}, "No worker has reported yet. Start one, for example with ", el("code", {}, "essp decoder"), "."))];
   const rows = pools.map(pool => [pool.name, count(pool.replicas), count(pool.ready), pool.stuck ? count(pool.stuck) : "0", percent(pool.busy), ruleWords(pool.rule), pool.saturation || UNKNOWN, because(pool)]);
   const held = pools.filter(pool => pool.held_up);
@@ -33,8 +36,9 @@ export function drawPools({ pools, events, none }) {
     el("section", { "data-key": "pools" }, el("h2", {}, "Pools"), held.map(pool => el("p", { class: "wrong", role: "alert" }, `${pool.name} does not start: ${pool.held_up}`)),
       table("pools", ["pool", "requested", "up", "stuck", "busy", "bounds", "state", "reason"], rows, [0, 5, 6, 7]),
       el("dl", { class: "places classes note" }, CLASSES.map(([name, words]) => el("div", {}, el("dt", {}, name), el("dd", {}, words))))),
+    used,
     el("section", { "data-key": "changes" }, el("h3", {}, "Changes"), events.length
       ? el("ol", { class: "events", tabindex: "0", "aria-label": "changes of pools, newest first" }, [...events].reverse().map(event => el("li", {}, at(event.time), el("span", {}, event.pool ? `${event.pool}: ${event.message}` : event.message))))
       : el("p", { class: "empty" }, "No changes since this master started.")),
-  ];
+  ].filter(Boolean);
 }

@@ -2,6 +2,10 @@
 
 export const UNKNOWN = "–";
 
+// Made once: to make one takes longer than to use it a hundred times.
+const TIME = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+const CLOCK = new Intl.DateTimeFormat("en-GB", TIME), DAY = new Intl.DateTimeFormat("en-CA"), ZONED = new Intl.DateTimeFormat("en-GB", { ...TIME, timeZoneName: "short" }), NUMBER = new Intl.NumberFormat("en");
+
 /** `12.3 %`; 1 alone is `100.0 %`, however little is missing, as `essp_common/quantities.py` has it. */
 export function percent(share, digits = 1) {
   if (share == null) return UNKNOWN;
@@ -9,7 +13,7 @@ export function percent(share, digits = 1) {
   return `${(nearly ? 100 - missing : 100 * share).toFixed(digits)} %`;
 }
 export const number = (value, digits = 1) => (value == null ? UNKNOWN : value.toFixed(digits));
-export const count = value => (value == null ? UNKNOWN : value.toLocaleString("en"));
+export const count = value => (value == null ? UNKNOWN : NUMBER.format(value));
 
 /** What figures are called. */
 export const FIGURES = { top1: "top-1", top5: "top-5", mAP: "mAP" };
@@ -42,12 +46,12 @@ export function duration(seconds) {
 /** A moment: the time of today, and the day of others. */
 export function moment(time) {
   const at = new Date(time);
-  const clock = at.toLocaleTimeString("en-GB");
-  return at.toDateString() === new Date().toDateString() ? clock : `${at.toLocaleDateString("en-CA")} ${clock}`;
+  const clock = CLOCK.format(at);
+  return at.toDateString() === new Date().toDateString() ? clock : `${DAY.format(at)} ${clock}`;
 }
 
 /** A moment with its day and the time zone, which is that of the browser. */
-export const fullMoment = time => `${new Date(time).toLocaleDateString("en-CA")} ${new Date(time).toLocaleTimeString("en-GB", { timeZoneName: "short" })}`;
+export const fullMoment = time => `${DAY.format(new Date(time))} ${ZONED.format(new Date(time))}`;
 
 /** `train, epoch 3`: people count from one. */
 export const phaseTitle = (purpose, epoch) => (purpose === "train" || purpose === "validation" ? `${purpose}, epoch ${epoch + 1}` : purpose);

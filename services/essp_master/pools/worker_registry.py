@@ -10,7 +10,8 @@ import math
 import threading
 from dataclasses import dataclass, field
 
-from essp_common.pb.v1.messages_pb2 import Heartbeat
+from essp_common.pb.v1.messages_pb2 import Heartbeat, Machine
+from essp_common.runtime import ids
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_engine.worker.heartbeat import INTERVAL_S
 
@@ -41,6 +42,10 @@ class WorkerState:
     """How many partitions it owns; None if it does not report that."""
     troubles: Troubles = field(default_factory=dict)
     """What keeps its servers from working."""
+    machine: Machine | None = None
+    """What its process uses; None if it does not report that."""
+    reports_busy: bool = True
+    """Whether it reports how busy it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,14 @@ class WorkerRegistry:
             stuck=oldest > STUCK_S,
             lanes=int(_number(gauges["lanes"])) if "lanes" in gauges else None,
             partitions=int(_number(gauges["partitions"])) if "partitions" in gauges else None,
+            machine=beat.machine if beat.HasField("machine") else None,
+            reports_busy="busy" in gauges,
             troubles={kind: beat.troubles[kind][:_LONGEST] for kind in _TOLD if kind in beat.troubles},
         )
         with self._lock:
             self._pools.setdefault(beat.pool, {})[worker] = state
-            self._heard[beat.pool] = now_s
+            if beat.pool != ids.MASTER:
+                self._heard[beat.pool] = now_s
 
     def read(self, now_s: float) -> None:
         """Note that all heartbeats received by now have been recorded."""
@@ -118,7 +126,11 @@ class WorkerRegistry:
             return now_s if self._read_s is None else self._read_s
 
     def pools(self, now_s: float) -> dict[str, PoolState]:
-        """Return every pool that has a worker up."""
+        """Return every pool that has a worker up, but not the masters."""
+        return {name: state for name, state in self.everybody(now_s).items() if name != ids.MASTER}
+
+    def everybody(self, now_s: float) -> dict[str, PoolState]:
+        """Return every pool that has a worker up, with the masters."""
         with self._lock:
             now_s = now_s if self._read_s is None else min(now_s, self._read_s)
             self._heard = {pool: last_s for pool, last_s in self._heard.items() if now_s - last_s < _REMEMBERED_S}

@@ -1,7 +1,7 @@
 """What limits the rate of a job, in one sentence: the same words in the API, on the page and in the terminal.
 
-Pure, and computed from the status that users see anyway (`essp_common/job/status.py`), so the sentence never
-contradicts the figures next to it. It examines the flow from its end to its beginning:
+Pure, and computed from what users see anyway (`essp_common/job/status.py`, `essp_common/job/usage.py`), so the sentence
+never contradicts the figures next to it. It examines the flow from its end to its beginning:
 
     a trainer waits for clips       their producer is too slow: the pool with the most clips queued per worker
     ... and no more is issued       another consumer holds it up: the slowest trainer, or the budget is too small
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essp_common.job.status import BottleneckStatus, JobState, JobStatus, PoolStatus, TrainerStatus
+from essp_common.job.usage import ONE_PROCESS, PoolUsage, Usage
 from essp_common.quantities import counted, percent, size
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
@@ -29,12 +30,24 @@ _FULL = 0.95
 _MUCH = 0.5
 """Used share of the budget from which the next clips may not fit into the rest. Below it, the bound on the lead holds
 them back."""
+_BUSY, _IDLE = 0.85, 0.5
+"""Shares of cores, or of a GPU's time, from which on it counts as busy, and up to which it has room."""
 _TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
 
 
-def bottleneck(job: JobStatus, crashing: Condition | None = None) -> BottleneckStatus | None:
+def bottleneck(
+    job: JobStatus, crashing: Condition | None = None, usage: Usage | None = None
+) -> BottleneckStatus | None:
     """Return what limits the job; None if it does not run or nothing is known yet. `crashing`: workers that do not stay
-    up."""
+    up. `usage`: what the workers use."""
+    found = _bottleneck(job, crashing)
+    if found is None or usage is None or crashing is not None or job.awaits or _unmade(job) is not None:
+        return found
+    uses = _uses(job, found.part, usage)
+    return found.model_copy(update={"words": f"{found.words} {uses}"}) if uses else found
+
+
+def _bottleneck(job: JobStatus, crashing: Condition | None) -> BottleneckStatus | None:
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
     if crashing is not None:
@@ -57,6 +70,44 @@ def bottleneck(job: JobStatus, crashing: Condition | None = None) -> BottleneckS
         return _slowest(job, fed, f"; {hungry.name} waits, as no more is issued until others have taken theirs")
     effect = f"; {hungry.name} waits for clips for {percent(_wait(hungry), 0)} of its time"
     return _supply(job, (hungry.stream,), effect)
+
+
+def _uses(job: JobStatus, part: str, usage: Usage) -> str:
+    """Say what the machines of the limiting part have left, and what that means; empty if it says nothing new."""
+    trainer = next((t.name for t in job.trainers if part == ids.trainer_consumer(t.name)), None)
+    pool = part if trainer is None else ids.trainer_pool(job.name, trainer)
+    rows = {row.pool: row for row in usage.pools}
+    known = [row for name, row in rows.items() if row.cores and (name == pool or ids.serves(name, pool))]
+    alone = bool(known)
+    if not alone and any(pool in process.pools or trainer is not None for process in usage.processes):
+        known = [row for name, row in rows.items() if name == ONE_PROCESS]
+    if not part or not known:
+        return ""
+    row = known[0]
+    if trainer is not None and row.gpu_busy is not None:
+        return _gpu_words(row)
+    if row.cpu_cores is None or not row.cores:
+        return ""
+    cores = f"{row.cpu_cores:.1f} of {row.cores:g} cores"
+    whose = ("Its process uses" if trainer is not None else "Its workers use") if alone else "The whole process uses"
+    if row.cpu_cores >= _BUSY * row.cores:
+        return f"{whose} {cores}: more cores would make it faster."
+    if trainer is None and row.cpu_cores <= _IDLE * row.cores:
+        return f"{whose} {cores}: there is room for more workers."
+    return ""
+
+
+def _gpu_words(row: PoolUsage) -> str:
+    busy = row.gpu_busy or 0.0
+    gpus = "Its GPU is" if row.gpus == 1 else f"Its {row.gpus} GPUs are"
+    if busy >= _BUSY:
+        return f"{gpus} {percent(busy, 0)} busy."
+    if busy > _IDLE:
+        return ""
+    if row.cpu_cores is not None and row.cores and row.cpu_cores >= _BUSY * row.cores:
+        cores = f"{row.cpu_cores:.1f} of {row.cores:g}"
+        return f"{gpus} only {percent(busy, 0)} busy, because its cores are ({cores}): give it more of them."
+    return f"{gpus} only {percent(busy, 0)} busy: try a larger batch_size."
 
 
 def _full(job: JobStatus) -> bool:

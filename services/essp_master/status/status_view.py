@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from essp_common.cache.port import CacheUsage
@@ -12,12 +13,14 @@ from essp_common.job import status
 from essp_common.job.changes import values_of
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobKind, JobState
+from essp_common.job.usage import Usage
 from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
 from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
 from essp_master.status.bottleneck import bottleneck
+from essp_master.status.headline import headline, losses
 
 _ENDS = {
     Control.STOP: JobState.STOPPED,
@@ -27,8 +30,8 @@ _ENDS = {
 """The commands that end a job, with the resulting states."""
 
 
-def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
-    """Return the full status of a job at this moment."""
+def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | None = None) -> status.JobStatus:
+    """Return the full status of a job at this moment. `usage`: what the workers use, if that is known."""
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
@@ -50,7 +53,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
             outstanding_clips=ledger.outstanding,
             waiting=ledger.out_of_credit,
         ),
-        cache=_cache(usage),
+        cache=_cache(cache),
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
         pools=job.activity.pool_statuses(backlog, now_s),
@@ -82,7 +85,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         changes=tuple(map(_change, job.changes.made)),
         unit="record" if spec.data.records else "video",
     )
-    return found.model_copy(update={"bottleneck": bottleneck(found, crashing)})
+    return found.model_copy(update={"bottleneck": bottleneck(found, crashing, usage)})
 
 
 def _crashing(job: Job) -> Condition | None:
@@ -161,6 +164,8 @@ def without_events(past: status.JobStatus) -> status.JobStatus:
 
 def summary_of(job: Job, now_s: float) -> status.JobSummary:
     """Return a job's entry in a list."""
+    trainers = job.activity.trainer_statuses(job.ledger.finals, {}, waits=False)
+    first = next(iter(job.activity.trainers.values()), None)
     progress = _progress(job, now_s)
     return status.JobSummary(
         name=job.name,
@@ -177,6 +182,10 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         priority=job.priority,
         queue=job.place,
         awaits=job.awaits,
+        ended=job.life.ended,
+        elapsed_s=job.life.elapsed_s(now_s),
+        headline=headline(trainers, job.reporter.result.metrics if job.reporter.result else {}),
+        losses=_losses(trainers, [point.loss for point in first.curve.points] if first else []),
     )
 
 
@@ -196,7 +205,15 @@ def summary_of_past(past: status.JobStatus) -> status.JobSummary:
         team=past.team,
         priority=past.priority,
         queue=None,
+        ended=past.ended,
+        elapsed_s=past.elapsed_s,
+        headline=headline(past.trainers, past.result.metrics if past.result else {}),
+        losses=_losses(past.trainers, []),
     )
+
+
+def _losses(trainers: Sequence[status.TrainerStatus], curve: Sequence[float]) -> tuple[float, ...]:
+    return losses(trainers[0].reports, curve) if trainers else ()
 
 
 def _change(change: Change) -> status.ChangeStatus:

@@ -61,8 +61,12 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     first.drain()
     first.run()
     told = first.status("small")
+    assert first.timeline("small").times
     second = master_named("m2", adapters)
     assert second.status("small").counts == told.counts
+    assert second.timeline("small") == first.timeline("small")
+    assert second.curves("small") == first.curves("small")
+    assert second.spec("small") == fleet.job
     assert [(job.name, job.state, job.done) for job in second.jobs()] == [("small", JobState.COMPLETED, sum(SIZES))]
     with pytest.raises(Conflict, match="job small is completed"):
         second.pause("small")

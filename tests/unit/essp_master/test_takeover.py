@@ -22,9 +22,14 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
     Control,
+    Heartbeat,
     HistorySegment,
     LedgerState,
+    Machine,
+    Progress,
+    StepReport,
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
@@ -59,6 +64,38 @@ def test_a_new_master_stands_where_the_history_ends(adapters: Adapters, fleet: F
     assert all(passed.finished for passed in status.phases)
     assert status.credits.outstanding_bytes == 0
     assert status.counts.issued - status.counts.reissued == sum(SIZES), "nothing is forgotten, nothing is planned twice"
+
+
+def test_the_course_of_a_job_goes_on_under_the_next_master(adapters: Adapters, fleet: Fleet) -> None:
+    clock = Clock()
+    first = master_named("m1", adapters, clock)
+    first.start(fleet.job)
+    for clips in range(1, 6):
+        fleet.work()
+        step = StepReport(trainer="rgb", purpose=TRAIN, clips_done=2 * clips, loss=1 / clips, top1=0.5, lr=0.01)
+        fleet.report(Progress(step=step))
+        fleet.report(Progress(heartbeat=Heartbeat(pool="decoder", machine=Machine(host="a", memory_bytes=clips))))
+        clock.now_s += 60
+        first.step(0)
+    first.drain()
+    first.run()
+    before, curves = first.timeline("small"), first.curves("small")
+    second = master_named("m2", adapters, clock)
+    after = second.timeline("small")
+    assert (after.times, after.totals) == (before.times, before.totals)
+    assert {(each.figure, each.of): each.values for each in before.series}.items() <= {
+        (each.figure, each.of): each.values for each in after.series
+    }.items()
+    assert {"clips_per_s", "outstanding_bytes", "queue", "epoch", "lr", "memory_bytes"} <= {
+        s.figure for s in after.series
+    }
+    assert second.curves("small") == curves
+    assert len(curves[0].points) == 5
+    DirectoryStore(fleet.job.output.removeprefix("file://")).put(layout.TIMELINE, b"{")
+    die(second)
+    third = master_named("m3", adapters, clock)
+    assert third.status("small").state is JobState.RUNNING, "what is only shown keeps nobody from working"
+    assert third.timeline("small").times == ()
 
 
 def test_what_no_decoder_did_for_the_first_master_is_issued_again(adapters: Adapters, fleet: Fleet) -> None:

@@ -16,8 +16,10 @@ from essp.report.page import PAGE, render
 from essp.report.samples import choose, read_samples
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.errors import NotFound
 from essp_common.job.position import Position
+from essp_common.job.timeline import NO_TIMELINE, StoredTimeline, UsageTotal
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from tests.harness.finished_job import CLASSES, FinishedJob, finished_job
@@ -50,6 +52,22 @@ def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> Non
     page = Page(render(run, {}, {}))
     assert "fused top-1, validation" in page.text
     assert {row[4] for row in page.rows if row[0] == "fused" and len(row) > 6} == {"validation"}
+
+
+def test_what_workers_used_is_in_the_report(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    none = dict.fromkeys(UsageTotal.model_fields)
+    decoder = UsageTotal.model_validate(
+        none | {"pool": "decoder", "seconds": 60, "cpu_cores": 3.25, "busy": 0.5, "peak_memory_bytes": 2**31}
+    )
+    gpu = {"gpu_busy": 0.9, "gpu_joules": 7.2e6, "peak_gpu_memory_bytes": 2**34}
+    rows = (decoder, decoder.model_copy(update={"pool": "trainer.j.<rgb>", **gpu}))
+    timeline = NO_TIMELINE.model_copy(update={"totals": rows})
+    assert "What workers used" not in Page(render(read_run(job.store, STORES), {}, {})).text
+    TimelineFile(job.store).write(StoredTimeline(timeline=timeline))
+    page = Page(render(read_run(job.store, STORES), {}, {}))
+    assert page.row("decoder") == ["decoder", "1 min 00 s", "3.2", "50 %", "2.0 GiB", "–", "–", "–"]
+    assert page.row("trainer.j.<rgb>")[-3:] == ["90 %", "16.0 GiB", "2.0 kWh"]
 
 
 def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> None:

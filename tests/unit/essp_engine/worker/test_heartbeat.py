@@ -80,6 +80,7 @@ def test_a_heart_beats_at_once_and_stops_with_its_worker() -> None:
         {"busy": 0.5},
     )
     assert dict(progress.heartbeat.troubles) == {"storage-full": "no room below b?"}
+    assert progress.heartbeat.machine.memory_bytes > 2**20
     assert not [thread for thread in threading.enumerate() if thread.name == "essp-heart"]
 
 

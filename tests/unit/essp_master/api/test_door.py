@@ -264,7 +264,7 @@ def test_the_job_of_another_team_is_not_there(closed: Place) -> None:
             )
             assert (got.status_code, missing.status_code) == (404, 404), (stranger, method, path)
             assert got.json()["detail"].replace("small", "other") == missing.json()["detail"]
-        for path in ("/v1/jobs", "/v1/logs", "/v1/pools", "/v1/conditions", "/metrics"):
+        for path in ("/v1/jobs", "/v1/logs", "/v1/pools", "/v1/usage", "/v1/conditions", "/metrics"):
             answer = closed.client.get(path, headers=headers)
             assert answer.status_code == 200, path
             assert "small" not in answer.text, path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from essp_common.errors import ConfigError, Unavailable
-from essp_master.api import standby
+from essp_master.api import page, standby
 from essp_master.api.app import create_app
 from essp_master.api.guard import OPEN_PATHS, guarded, needed
 from essp_master.api.standby import create_standby
@@ -180,14 +181,24 @@ def test_a_wrong_token_reads_otherwise_than_none(tmp_path: Path) -> None:
     assert "Bearer" in basic
 
 
-def test_the_description_is_open_to_a_browser_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_description_is_open_to_a_browser_and_loads_nothing_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    """Where Swagger UI is not installed, it lists the calls."""
+    if not installed:
+        monkeypatch.setattr(page, "_swagger", lambda: None)
     with Served(tmp_path, api_token="swordfish") as served:
-        page = served.client.get("/docs")
-        assert page.status_code == 200
-        assert "/v1/jobs/{name}" in page.text
-        assert "http://" not in page.text
-        assert "https://" not in page.text
-        assert "default-src 'self'" in page.headers["content-security-policy"]
+        found = served.client.get("/docs")
+        assert found.status_code == 200
+        assert "http://" not in found.text
+        assert "https://" not in found.text
+        assert "default-src 'self'" in found.headers["content-security-policy"]
+        parts = [part for part in re.findall('(?:src|href)="([^"#]+)"', found.text) if part not in ("./", ".")]
+        assert {served.client.get(f"/{part}").status_code for part in parts} == {200}
+        assert ("/v1/jobs/{name}" in found.text, "pip install" in found.text) == (not installed, not installed)
+        assert served.client.get("/docs/swagger-ui.css").status_code == (200 if installed else 404)
+        assert served.client.get("/docs/..%2f__init__.py").status_code in (401, 404)
         assert served.client.get("/openapi.json").json()["info"]["title"] == "ESSP"
         assert served.client.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
 

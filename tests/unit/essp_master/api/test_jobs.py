@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,19 @@ import httpx
 import pytest
 import yaml
 
+from essp_common import topics
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.job.status import JobStatus
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    VALIDATION,
+    Gpu,
+    Heartbeat,
+    Machine,
+    PhaseReport,
+    Progress,
+    StepReport,
+)
 from essp_common.runtime.process import run_all
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
@@ -187,6 +199,62 @@ def test_metrics_and_health(served: Served) -> None:
     assert served.client.get("/readyz").status_code == 503
 
 
+def test_what_workers_use_is_in_the_api_and_in_the_metrics(served: Served) -> None:
+    served.start()
+    gpu = Gpu(id="g", name="H200", busy=0.5, memory_bytes=2**30, memory_limit_bytes=2**37, watts=300)
+    machine = Machine(
+        host="a", process=1, cpu=1.5, cores=4, memory_bytes=2**20, disk_free_bytes=7, disk_bytes=9, gpus=[gpu]
+    )
+    beat = Heartbeat(pool="trainer.small.rgb", machine=machine)
+    served.adapters.bus.publish(topics.PROGRESS, b"", Progress(worker="w", heartbeat=beat).SerializeToString())
+    served.fleet.report(Progress(step=StepReport(trainer="rgb", purpose=TRAIN, clips_per_s=8, data_wait_ratio=0.25)))
+    odd = Machine(host="a" * 999, cpu=math.nan, cores=math.inf, gpus=[Gpu(busy=-1)] * 100)
+    served.fleet.report(Progress(heartbeat=Heartbeat(pool="decoder", machine=odd)))
+    served.master.step(1)
+    served.master.step(0)
+    usage = served.client.get("/v1/usage").json()
+    rows = {row["pool"]: row for row in usage["pools"]}
+    trainer = rows["trainer.small.rgb"]
+    assert (trainer["busy"], trainer["clips_per_s"], trainer["cpu_cores"], trainer["gpu_watts"]) == (0.75, 8, 1.5, 300)
+    assert rows["decoder"]["queue"] > 0
+    assert (rows["decoder"]["cpu_cores"], rows["decoder"]["gpu_busy"]) == (None, None)
+    assert [len(process["host"]) for process in usage["processes"]] == [1, 200]
+    text = served.client.get("/metrics").text
+    for line in ("cpu_cores", "gpu_watts", "memory_bytes", "disk_free_bytes"):
+        assert f'essp_pool_{line}{{pool="trainer.small.rgb"}}' in text
+    assert 'essp_pool_gpu_busy_ratio{pool="trainer.small.rgb"} 0.5' in text
+    assert 'essp_pool_cpu_cores{pool="decoder"}' not in text
+
+
+def test_the_settings_of_a_job_and_which_of_them_were_chosen(served: Served) -> None:
+    served.start()
+    found = served.client.get("/v1/jobs/small/settings").json()
+    assert found["spec"]["trainers"]["rgb"]["batch_size"] == 2
+    assert found["spec"]["trainers"]["rgb"]["optimizer"]["lr"] == served.job.trainers["rgb"].optimizer.lr
+    assert {"epochs", "trainers.rgb.batch_size", "limits.budget"} <= set(found["chosen"])
+    assert "trainers.rgb.optimizer.momentum" not in found["chosen"]
+
+
+def test_a_list_of_jobs_has_their_results(served: Served) -> None:
+    served.start()
+    (job,) = served.client.get("/v1/jobs").json()["jobs"]
+    assert (job["headline"], job["losses"], job["ended"]) == (None, [], None)
+    metrics = {"loss": 1.0, "video_top1": 0.25, "mean_class": 0.2, "top1": 0.5}
+    report = PhaseReport(trainer="diff", purpose=VALIDATION, metrics=metrics)
+    served.fleet.report(Progress(phase_report=report))
+    for clips in (1, 2):
+        served.fleet.report(Progress(step=StepReport(trainer="rgb", purpose=TRAIN, clips_done=clips, loss=1 / clips)))
+    served.master.step(1)
+    served.master.step(0)
+    (job,) = served.client.get("/v1/jobs").json()["jobs"]
+    assert job["headline"] == {"figure": "top1", "of": "diff", "split": "validation", "value": 0.25}
+    assert job["losses"] == [1.0, 0.5]
+    served.complete()
+    (job,) = served.client.get("/v1/jobs").json()["jobs"]
+    assert job["headline"] == {"figure": "top1", "of": "fused", "split": "test", "value": 0.9}
+    assert job["ended"] is not None
+
+
 def test_how_a_job_ended_can_be_read_for_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.start()
     served.complete()
@@ -338,7 +406,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
         *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
         *("reset_pool", "list_conditions", "job_curves", "validate_job", "preview_stream", "change_job"),
-        *("prioritise_job", "list_logs", "remove_job"),
+        *("prioritise_job", "list_logs", "remove_job", "get_usage", "job_settings", "job_timeline"),
     }
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from essp_common.job.status import JobStatus
+from essp_common.job.usage import ONE_PROCESS, PoolUsage, ProcessUsage, Usage
 from essp_master.status.bottleneck import bottleneck
 from tests.harness.statuses import MIB, document, status
 
@@ -131,3 +132,47 @@ def test_nothing_is_said_of_a_job_that_does_not_run(state: str) -> None:
 
 def test_nothing_is_said_of_what_is_not_known() -> None:
     assert bottleneck(job(None, None)) is None
+
+
+def uses(pool: str, workers: int = 2, **figures: float) -> PoolUsage:
+    none = dict.fromkeys(PoolUsage.model_fields) | {"pool": pool, "workers": workers, "gpus": 0, "cores": 8.0}
+    return PoolUsage.model_validate(none | figures)
+
+
+TRAINED = "trainer.demo.flow"
+
+
+@pytest.mark.parametrize(
+    ("waits", "row", "words"),
+    [
+        (
+            (0.5, 0.0),
+            uses("decoder", cpu_cores=7.6),
+            "Its workers use 7.6 of 8 cores: more cores would make it faster.",
+        ),
+        ((0.5, 0.0), uses("decoder", cpu_cores=2.0), "Its workers use 2.0 of 8 cores: there is room for more workers."),
+        ((0.5, 0.0), uses("decoder", cpu_cores=5.0), ""),
+        ((0.5, 0.0), uses("decoder"), ""),
+        ((0.5, 0.0), uses("extractor.flow", cpu_cores=8.0), ""),
+        ((0.03, 0.41), uses("extractor", cpu_cores=8.0), "Its workers use 8.0 of 8 cores: more cores would"),
+        ((0.5, 0.0), uses(ONE_PROCESS, cpu_cores=7.9), "The whole process uses 7.9 of 8 cores: more cores would"),
+        ((0.0, 0.0), uses(TRAINED, gpus=1, gpu_busy=0.97), "Its GPU is 97 % busy."),
+        ((0.0, 0.0), uses(TRAINED, gpus=2, gpu_busy=0.3), "Its 2 GPUs are only 30 % busy: try a larger batch_size."),
+        ((0.0, 0.0), uses(TRAINED, gpus=1, gpu_busy=0.3, cpu_cores=7.5), "because its cores are (7.5 of 8)"),
+        ((0.0, 0.0), uses(TRAINED, cpu_cores=7.9), "Its process uses 7.9 of 8 cores: more cores would make it faster."),
+        ((0.0, 0.0), uses(TRAINED, cpu_cores=1.0), ""),
+    ],
+)
+def test_the_sentence_says_what_the_machines_have_left(waits: tuple[float, float], row: PoolUsage, words: str) -> None:
+    found = job(*waits)
+    alone = bottleneck(found)
+    process = ProcessUsage(
+        host="a", process=1, workers=("w",), pools=("decoder", "extractor.flow"), cpu_cores=None, cores=8,
+        memory_bytes=0, memory_limit_bytes=0, disk_free_bytes=0, disk_bytes=0, gpus=(),
+    )  # fmt: skip
+    told = bottleneck(found, usage=Usage(pools=(row,), processes=(process,)))
+    assert alone is not None
+    assert told is not None
+    assert told.part == alone.part
+    added = told.words.removeprefix(alone.words).strip()
+    assert words in added if words else added == ""

@@ -1,0 +1,40 @@
+// The description of the API, in which calls can be tried: Swagger UI, with the token of the page.
+
+import { authorized, hasToken, useToken } from "./api.js";
+
+const part = id => document.getElementById(id);
+const COLLAPSED = 0;
+
+/** The description as this Swagger UI reads it: it knows OpenAPI 3.0 alone, and takes what 3.1 adds for text. `here`: the address of the API. */
+export const readable = (description, here) => ({ ...description, openapi: "3.0.3", servers: [{ url: here.replace(/\/$/, "") }] });
+
+/** What a call sends: with the token, and never as a form of another site could be sent. */
+export function signed(request) {
+  const typed = Object.keys(request.headers).some(name => name.toLowerCase() === "content-type");
+  if (request.method && request.method !== "GET" && !typed) request.headers["Content-Type"] = "application/json";
+  Object.assign(request.headers, authorized());
+  return request;
+}
+
+function say() {
+  part("state").textContent = hasToken() ? "calls carry your token" : "calls carry no token";
+}
+
+async function show() {
+  const answer = await fetch("openapi.json");
+  globalThis.SwaggerUIBundle({
+    spec: readable(await answer.json(), new URL(".", location.href).href), domNode: part("swagger"), requestInterceptor: signed,
+    deepLinking: true, docExpansion: "list", defaultModelsExpandDepth: COLLAPSED, tryItOutEnabled: true, validatorUrl: null,
+  });
+}
+
+if (globalThis.document) {
+  part("login").addEventListener("submit", event => {
+    event.preventDefault();
+    useToken(part("token").value.trim());
+    part("token").value = "";
+    say();
+  });
+  say();
+  show();
+}
