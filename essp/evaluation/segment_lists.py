@@ -184,7 +184,7 @@ def _csv(where: str, data: bytes) -> SegmentList:
             code="missing",
         )
     stretches, splits, (start, end) = [], {}, pairs[unit]
-    for line, row, problem in rows:
+    for line, row, problem, _ in rows:
         if problem:
             raise ConfigError(f"{where}: {problem}", code="unreadable")
         try:

@@ -17,13 +17,15 @@ def rows(text: str) -> list[CsvRow]:
 
 def test_rows_of_a_csv_file() -> None:
     found = rows('Path, label ,note\r\n a ,"x, ""y"""\r\n\r\nb,c,d,,\n"e\nf",g,h,i\n')
-    assert [(line, list(values.values())) for line, values, _ in found] == [
+    assert [(row.line, list(row.values.values())) for row in found] == [
         (2, ["a", 'x, "y"', ""]),
         (4, ["b", "c", "d"]),
         (6, ["e\nf", "g", "h"]),
     ]
-    assert [bool(problem) for _, _, problem in found] == [False, False, True]
-    assert found[2][2] == "line 6 has 4 fields, and there are 3 columns; put quotes around a text with a comma in it"
+    assert [bool(row.problem) for row in found] == [False, False, True]
+    assert (
+        found[2].problem == "line 6 has 4 fields, and there are 3 columns; put quotes around a text with a comma in it"
+    )
     assert CsvFile("u", "Path, label ,note\n").columns == ["Path", "label", "note"]
     assert rows("") == []
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from essp_common.job.trainer_spec import making_weights
 from essp_engine.learning import torchvision_import
 
 MISSING = "operator torchvision::nms does not exist"
@@ -72,12 +70,3 @@ def test_what_does_not_help_is_told_as_it_is(tmp_path: Path, declared: list[obje
     with pytest.raises(type(error), match=str(error)):
         import torchvision  # noqa: F401
     assert len(declared) == (repr(error) == repr(RuntimeError(MISSING)))
-
-
-@pytest.mark.lane("long")
-@pytest.mark.processes
-def test_the_command_for_weights_needs_nothing_but_essp(tmp_path: Path) -> None:
-    """As `essp validate` prescribes it, but for the download; in this environment, whatever its torch is built for."""
-    code = making_weights("resnet18").replace("'DEFAULT'", "None")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
-    assert (tmp_path / "resnet18.pt").stat().st_size > 40_000_000
