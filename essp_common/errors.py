@@ -111,7 +111,7 @@ class BadVideo(PermanentError):
 
     def __init__(self, message: str, kind: VideoFault = "damaged") -> None:
         super().__init__(message)
-        self.kind: str = kind
+        self.kind: VideoFault = kind
 
 
 class BadFrames(PermanentError):

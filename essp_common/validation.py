@@ -168,7 +168,8 @@ def _deeper(section: type[BaseModel], name: str) -> tuple[str, ...]:
             if path and name in model.model_fields:
                 return (*path, name)
             for field, info in model.model_fields.items():
-                kind, names = info.annotation, (field,)
+                kind: Any = info.annotation
+                names: tuple[str, ...] = (field,)
                 if get_origin(kind) in (dict, Mapping):
                     kind, names = get_args(kind)[1], (field, "NAME")
                 if (inner := _model_in(kind)) is not None:

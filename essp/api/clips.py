@@ -70,7 +70,7 @@ def decode(
     video: str | Path | VideoRow | Contents,
     start: int | Sequence[int] = 0,
     *,
-    at_s: float | Sequence[float] | None = None,
+    at_s: float | Sequence[float] | NDArray[np.floating[Any]] | None = None,
     frames: int = 16,
     stride: int = 1,
     short_side: int | None = None,

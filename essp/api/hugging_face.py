@@ -52,11 +52,12 @@ def to_hf_iterable(loader: Epochs | Mix) -> IterableDataset:
 
         def _init_state_dict(self) -> dict[str, Any]:
             loader._next_epoch()
-            self._state_dict = {"loader": loader.state_dict(), "done": 0, "type": "ESSP"}
-            return self._state_dict
+            state = {"loader": loader.state_dict(), "done": 0, "type": "ESSP"}
+            self._state_dict = state
+            return state
 
         def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-            state = self._state_dict or self._init_state_dict()
+            state: dict[str, Any] = self._state_dict or self._init_state_dict()
             if state["loader"] != loader.state_dict():
                 loader.load_state_dict(state["loader"])
             done = state["done"]

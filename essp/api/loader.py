@@ -168,7 +168,7 @@ class Loader(Epochs):
             limits=limits,
             ranks=ranks,
         )
-        source = own_source(document, names_for_arguments(limits) | names_of(clip), ranks, limits)
+        source = own_source(document, {**names_for_arguments(limits), **names_of(clip)}, ranks, limits)
         self._set_up(source, source.add(self), ranks, transform, drop_last, where, targets)
 
     @classmethod

@@ -116,7 +116,7 @@ class Clip:
     def _job_section(self) -> dict[str, Any]:
         """The `clip` of a job."""
         height, width = sides_of("clip.size", self.size, _MOST_SIDE, least=_LEAST_SIDE)
-        section = {
+        section: dict[str, Any] = {
             "frames": whole_number("clip.frames", self.frames, 1),
             "stride": self.stride,
             "pixels": self.pixels,

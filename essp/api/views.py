@@ -48,17 +48,17 @@ def section_of(clip: Clips) -> dict[str, Any]:
     section = clip[first]._job_section()
     views: dict[str, Any] = {first: {}}
     for name in further:
-        own = clip[name]._job_section()
+        section_of_view = clip[name]._job_section()
         for field in _OF_THE_FIRST:
-            if plain(own.pop(field)) != plain(getattr(Clip(), field)):
+            if plain(section_of_view.pop(field)) != plain(getattr(Clip(), field)):
                 raise ConfigError(
                     f"only the first view, {first}, has it, because all views show the same moments; leave it out",
                     field=f"clip.{name}.{field}",
                     code="conflict",
                 )
-        if clip[name].stride == 1 and own.keys() & set(_RATES):
-            del own["stride"]
-        views[name] = own
+        if clip[name].stride == 1 and section_of_view.keys() & set(_RATES):
+            del section_of_view["stride"]
+        views[name] = section_of_view
     if clip[first].snippets != 1:
         raise ConfigError(
             "clips of several views are one piece; use 1", field=f"clip.{first}.snippets", code="conflict"

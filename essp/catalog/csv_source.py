@@ -451,7 +451,7 @@ def with_files(
             return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
-    rates = {entry.uri: found for entry in entries if (found := _rate(entry))}
+    rates = {entry.uri: own for entry in entries if (own := _rate(entry))}
     uris = sorted({entry.uri for entry in entries if entry.uri})
     found = dict(zip(uris, _each(pool, look, uris), strict=True))
     refused = [file.refused for file in found.values() if file.refused is not None]

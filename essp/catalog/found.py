@@ -50,7 +50,8 @@ class Frames(NamedTuple):
     """What is known about the video that they are, with the key of the folder."""
     key: str
     """The key of the video."""
-    count: int
+    length: int
+    """How many frames there are."""
     gaps: bool
     """Whether numbers are missing in the names."""
     problem: str = ""

@@ -117,10 +117,10 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
 def _listed_frames(found: Found, info: ObjectInfo, listed: int) -> tuple[Segment | None, str | None]:
     """The part of a folder of frames that a list means, and what is wrong with it. `listed`: 0 if it does not say."""
     frames = found.frames.get(info.key)
-    if frames is None or not listed or listed == frames.count:
+    if frames is None or not listed or listed == frames.length:
         return None, None
-    if listed > frames.count:
-        return None, f"missing: {listed} frames are listed, and the folder has {frames.count}"
+    if listed > frames.length:
+        return None, f"missing: {listed} frames are listed, and the folder has {frames.length}"
     return Segment(0, listed - 1, "frame"), None
 
 
@@ -169,7 +169,7 @@ def _first_is_frames(
         return True  # lists of frames have both numbers
     looked_at = several[:: -(-len(several) // _LOOKED_AT)]
     if found.frames:
-        counts: Sequence[int] = [found.frames[there[line.path].key].count for line in looked_at]
+        counts: Sequence[int] = [found.frames[there[line.path].key].length for line in looked_at]
     else:
         counts = found.frame_counts([found.entry(there[line.path]) for line in looked_at])
     fits = [_about(line.numbers[0], count) for line, count in zip(looked_at, counts, strict=True) if count]

@@ -233,8 +233,8 @@ def _hybrid(data: bytes, width: int, count: int) -> NDArray[np.int64]:
 def _unpacked_bits(packed: NDArray[np.uint8], width: int) -> NDArray[np.int64]:
     """Numbers of `width` bits each, least significant bit first."""
     bits = np.unpackbits(packed, bitorder="little")
-    bits = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64)
-    return bits @ (np.int64(1) << np.arange(width, dtype=np.int64))
+    rows = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64)
+    return rows @ (np.int64(1) << np.arange(width, dtype=np.int64))
 
 
 def _delta_packed(page: _Page, at: int, count: int) -> tuple[list[int], int]:

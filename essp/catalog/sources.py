@@ -125,8 +125,8 @@ def read_source(
         )
     notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
-    listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
-    return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
+    unread = [Entry(name, "", "", "", error=error) for name, error in named.items()]
+    return _complete(kind, [*entries, *unread], ignored, uri, why, notes, whole)
 
 
 def _refuse_views(entries: Sequence[Entry], option: str) -> None:

@@ -172,8 +172,8 @@ def _events(rows: Rows, examples: int) -> Events | None:
     count = int(event.max(initial=-1)) + 1
     usable = np.zeros((count, len(words)), np.bool_)
     usable[event[errors < 0], codes[errors < 0]] = True
-    wanted = [words.value(code) in views for code in range(len(words))]
-    whole = usable[:, wanted].all(axis=1)
+    wanted = np.array([words.value(code) in views for code in range(len(words))], np.bool_)
+    whole: NDArray[np.bool_] = np.asarray(usable[:, wanted].all(axis=1))
     why: dict[int, list[str]] = {}
     for row in np.flatnonzero((errors >= 0) & ~whole[event]).tolist():
         why.setdefault(int(event[row]), []).append(f"{words.value(codes[row])}: {reasons.value(errors[row])}")

@@ -243,8 +243,8 @@ def relocate_command(
     """
     if bool(old) != bool(new):
         raise ConfigError("give both folders, OLD and NEW, or neither", field="NEW", code="missing")
-    places = (as_uri(path) if path else "" for path in (old, new, out))
-    found = relocate(as_uri(catalog), Stores(Settings().stores), *places, relative)
+    before, now, target = (as_uri(path) if path else "" for path in (old, new, out))
+    found = relocate(as_uri(catalog), Stores(Settings().stores), before, now, target, relative)
     if as_json:
         typer.echo(json.dumps({"catalog": as_uri(out or catalog), **asdict(found)}, indent=2))
         return

@@ -101,7 +101,7 @@ def _end(node: yaml.Node) -> int:
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         key, value = last if isinstance(last, tuple) else (last, last)
-        return max(key.end_mark.index, _end(value))
+        return max(int(key.end_mark.index), _end(value))
     return int(node.end_mark.index)
 
 

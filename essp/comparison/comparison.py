@@ -240,7 +240,7 @@ def by_chance(one: int, other: int) -> float:
     """The exact two-sided probability of such a division of `one + other` videos, if both were equally likely."""
     count = one + other
     tail = sum(math.comb(count, k) for k in range(min(one, other) + 1))
-    return min(1.0, 2 * tail / 2**count)
+    return min(1.0, float(2 * tail / 2**count))
 
 
 def _unfinished(jobs: Sequence[Compared]) -> list[str]:

@@ -111,8 +111,8 @@ class Child:
                 place[...] = each
         clips = tuple(item.clip.SerializeToString() for item in batch.items)
         skipped = tuple(item.skipped for item in batch.items)
-        place = (batch.phase_index, batch.begin, batch.stop)
-        return Given(slot, shapes, dtype.str, *place, clips, skipped, batch.colours)
+        phase, begin, stop = batch.phase_index, batch.begin, batch.stop
+        return Given(slot, shapes, dtype.str, phase, begin, stop, clips, skipped, batch.colours)
 
     def _free_slot(self) -> int:
         while True:

@@ -10,12 +10,15 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.registered import HUGGING_FACE, MODELS, TIMM
 from essp_common.validation import suggested
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _CONFIGURATION = "config.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -50,14 +53,14 @@ def fetch_weights(model: str, out: Path | None) -> Fetched:
         return _saved(model, model, out, _torchvision_state)
 
 
-def _torchvision_state(name: str) -> tuple[dict[str, object], str]:
+def _torchvision_state(name: str) -> tuple[dict[str, Tensor], str]:
     import torchvision
 
     weights = torchvision.models.get_model_weights(name).DEFAULT
     return torchvision.models.get_model(name, weights=weights).state_dict(), str(weights.url)
 
 
-def _timm_state(name: str) -> tuple[dict[str, object], str]:
+def _timm_state(name: str) -> tuple[dict[str, Tensor], str]:
     import timm
 
     made = timm.create_model(name, pretrained=True)
@@ -65,7 +68,7 @@ def _timm_state(name: str) -> tuple[dict[str, object], str]:
 
 
 def _saved(
-    model: str, name: str, out: Path | None, state_of: Callable[[str], tuple[dict[str, object], str]]
+    model: str, name: str, out: Path | None, state_of: Callable[[str], tuple[dict[str, Tensor], str]]
 ) -> Fetched:
     import safetensors.torch
 

@@ -118,12 +118,12 @@ def places_of(row: VideoRow, clip: ClipSpec) -> tuple[int, int]:
     """`TimedFrames.places` of one video."""
     _check(row, clip)
     edges = Timing(row).edges
-    limits = [np.array([number], np.int64) for number in (row.first_frame, row.last_frame)]
+    first_frame, last_frame = (np.array([number], np.int64) for number in (row.first_frame, row.last_frame))
     if edges is not None and not clip.of_whole_video:
-        [begin], [count] = within_part(*limits, clip, 1)
+        [begin], [count] = within_part(first_frame, last_frame, clip, 1)
         bounds = _Bounds(row.first_frame, row.last_frame, int(begin), int(begin + count))
         return _varying_places(clip, bounds, edges)
-    [first], [count] = _steady_places(clip, *limits, np.array([row.fps]))
+    [first], [count] = _steady_places(clip, first_frame, last_frame, np.array([row.fps]))
     return int(first), int(count)
 
 

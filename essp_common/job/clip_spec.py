@@ -216,7 +216,7 @@ class ClipSpec(Section):
             frames = _fitting(rate, seconds) * (_number(given.get("snippets")) or 1)
         elif (_number(frames) or 0) > MOST_FRAMES:
             return given
-        return given if _number(frames) is None else {**given, "frames": int(frames)}
+        return given if (count := _number(frames)) is None else {**given, "frames": int(count)}
 
     @model_validator(mode="after")
     def _chooses_frames_one_way(self) -> ClipSpec:

@@ -23,7 +23,7 @@ from essp_common.validation import shown, suggested
 _GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 _MAKES = {"trainers": "stream", "consumers": "stream", "streams": "feature"}
 """Section of names -> the field that a new name needs. Without it, the name is assumed to be misspelled."""
-_DEFAULT = {"streams": {"rgb": {}}}
+_DEFAULT: dict[str, dict[str, Any]] = {"streams": {"rgb": {}}}
 """The names in a section that a job file leaves out."""
 
 

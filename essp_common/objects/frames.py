@@ -90,7 +90,7 @@ class Series:
         folder, _, name = key.rpartition("/")
         stem, dot, suffix = name.rpartition(".")
         kind = _SUFFIXES.get(f"{dot}{suffix.lower()}")
-        return kind and cls(folder, _begin(stem), kind, rate)
+        return None if kind is None else cls(folder, _begin(stem), kind, rate)
 
 
 def is_series(key: str) -> bool:

@@ -207,7 +207,7 @@ class Child:
             return True  # it is not in any store
 
     def _raw_values(self, shapes: Shapes, slot: Slot, motion: bool) -> list[memoryview]:
-        """The raw value of each view in a slot, in which frames are written; and that of the motion, if wanted."""
+        """The raw value of each view in a slot, in which frames are written, and of the motion, if wanted."""
         sizes = [raw_bytes(shape, "u1") for shape in shapes]
         if motion:
             sizes.append(raw_bytes(motion_of(shapes[0]), DTYPE))

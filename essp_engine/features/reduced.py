@@ -131,7 +131,8 @@ class _Seen(Intermediates):
         (height, width), (own_height, own_width) = self._whole.size, self._size
         scale = np.array([own_width / width, own_height / height]) * self._chosen.step
         limits = np.iinfo(np.int16)
-        return np.rint((chosen * scale).clip(limits.min, limits.max)).astype(np.int16)
+        scaled: NDArray[np.int16] = np.rint((chosen * scale).clip(limits.min, limits.max)).astype(np.int16)
+        return scaled
 
     def _of(self, frames: Frames) -> Frames:
         chosen = frames[self._chosen.start : self._chosen.stop : self._chosen.step]

@@ -98,6 +98,7 @@ def _made_by_timm(model: str) -> nn.Module:
     import timm
 
     made: nn.Module = timm.create_model(model, pretrained=False, num_classes=2)
+    layer: Any
     for layer in made.modules():
         if getattr(layer, "fused_attn", False) and getattr(getattr(layer, "attn_drop", None), "p", 0.0) > 0:
             layer.fused_attn = False  # the fused kernel would draw from the global generator
@@ -180,7 +181,7 @@ def _made_by_transformers(config: PretrainedConfig) -> nn.Module:
 
 def _clip_forward(network: nn.Module, forward: Callable[..., Any], inputs: Tensor) -> Tensor:
     """`inputs`: `(B, C, T, H, W)`; transformers has `(B, T, C, H, W)`."""
-    scores: Tensor = forward(**{network.main_input_name: inputs.transpose(1, 2)}).logits  # type: ignore[dict-item]
+    scores: Tensor = forward(**{str(network.main_input_name): inputs.transpose(1, 2)}).logits
     return scores.flatten(1)  # VideoPrism has a sequence of one
 
 

@@ -153,7 +153,7 @@ def _filled(memory: Tensor, frames: Sequence[Frames]) -> list[Tensor]:
 
 def _cut(memory: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Flat memory as tensors of these shapes, one after the other."""
-    parts = memory.split([math.prod(shape) for shape in shapes])
+    parts = memory.split_with_sizes([math.prod(shape) for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 

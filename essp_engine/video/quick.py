@@ -183,8 +183,9 @@ def _begin_s(file: VideoFile, container: InputContainer, limits: Limits, first_s
 
     Containers other than MP4 do not say so before their packets are read, those of the audio included.
     """
-    if container.start_time is not None:
-        return float(container.start_time / av.time_base)
+    begin = cast(int | None, container.start_time)  # which PyAV's annotation denies
+    if begin is not None:
+        return begin / av.time_base
     if len(container.streams) == 1:
         return first_s
     again, _ = open_video(file, limits)

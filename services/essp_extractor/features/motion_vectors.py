@@ -74,7 +74,7 @@ class MotionVectors:
         window = centre_window(shared.frames, self._params.length + 1)
         bound_px = self._params.bound * min(shared.size)
         height, width = self._size(*shared.size)
-        fields = motion[window.start + 1 : window.stop].astype(np.float32) / UNIT
+        fields = motion[window.start + 1 : window.stop].astype(np.float32) / np.float32(UNIT)
         codes = quantize(fields, bound_px).transpose(1, 2, 0, 3).reshape(*fields.shape[1:3], -1)
         stack: NDArray[np.uint8] = self._cv2.resize(codes, (width, height), interpolation=self._cv2.INTER_LINEAR)
         return stack.reshape(1, height, width, -1)

@@ -46,7 +46,8 @@ class WandB(Tracker):
                 f"{project!r} is not a project; write its name, as in videos, or with its owner, as in team/videos",
                 field="ESSP_WANDB",
             )
-        self._entity, self._project = (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+        self._entity: str | None = parts[0] if len(parts) > 1 else None
+        self._project = parts[-1]
         self._runs: dict[RunName, Any] = {}
         self._begun: dict[RunName, Begin] = {}
         """By run: its last beginning that was accepted or refused."""
