@@ -76,7 +76,8 @@ def loader(catalog: Path, clip: dict[str, Any], **options: Any) -> essp.Loader:
 
 def shown(appears: NDArray[np.float64], moments: NDArray[np.float64]) -> list[int]:
     """The last frame that has appeared at each moment, to the tick of Matroska's clock."""
-    return (np.searchsorted(appears, moments + 5e-4, side="right") - 1).tolist()
+    frames: list[int] = (np.searchsorted(appears, moments + 5e-4, side="right") - 1).tolist()
+    return frames
 
 
 def moments(appears: NDArray[np.float64], first: int, clip: dict[str, Any]) -> NDArray[np.float64]:
@@ -85,7 +86,8 @@ def moments(appears: NDArray[np.float64], first: int, clip: dict[str, Any]) -> N
     period = clip.get("every_s") or 1 / (clip.get("fps") or count / clip.get("seconds", np.inf) or np.inf)
     if "spread" in clip or ("max_frames" in clip and end > count * period):
         return np.linspace(0, last, count)
-    return appears[first] + np.arange(count) * period
+    wanted: NDArray[np.float64] = appears[first] + np.arange(count) * period
+    return wanted
 
 
 POOLED = {"kind": "pooled", "clips_per_visit": 4, "window": 32, "clips_per_epoch": 40}

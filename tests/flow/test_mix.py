@@ -13,6 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import essp
+from essp.api.epochs import Epochs
 from essp.catalog.build import build
 from tests.harness.loops import loader, taken
 from tests.harness.refused import refused
@@ -43,7 +44,7 @@ def test_a_mix_shows_the_batches_of_its_loaders_in_their_order(pair: tuple[essp.
 
 
 def test_a_mix_resumes_with_the_next_batch(pair: tuple[essp.Loader, essp.Loader]) -> None:
-    weights = dict(zip(pair, (3, 1), strict=True))
+    weights: dict[Epochs, float] = dict(zip(pair, (3, 1), strict=True))
     mix = essp.Mix(weights, batches=6)
     seen, states = [], [mix.state_dict()]
     for _ in range(2):

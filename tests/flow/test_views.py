@@ -182,6 +182,7 @@ def test_all_cameras_of_a_robot_are_one_sample(tmp_path: Path) -> None:
                     times = [frame / FPS for frame in moments[camera]]
                     expected = by_timestamp(Path(uri.removeprefix("file://")), times)
                     assert np.array_equal(batch.frames[camera][place].numpy(), expected)
+                assert batch.targets is not None
                 index = int(batch.targets.values["index"][place, 0])
                 assert batch.targets.values["observation.state"][place].tolist() == [state(index)]
                 seen.add(index)

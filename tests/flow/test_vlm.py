@@ -111,7 +111,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "c.parquet"
 
 
-CLIP = {"frames": 3, "max_pixels": 3000, "min_pixels": 1500, "multiple_of": 14}
+CLIP: dict[str, Any] = {"frames": 3, "max_pixels": 3000, "min_pixels": 1500, "multiple_of": 14}
 
 
 @pytest.mark.parametrize(("pixels", "apart"), [("rgb", False), ("yuv420", False), ("gray", False), ("yuv420", True)])

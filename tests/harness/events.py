@@ -36,8 +36,9 @@ def write_events(folder: Path, count: int = 6) -> Path:
 def plainly_decoded(uri: str) -> tuple[list[float], list[NDArray[np.uint8]]]:
     """Times and frames of a file, decoded from its start."""
     with av.open(uri.removeprefix("file://")) as container:
-        frames = [(float(frame.time or 0), frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
-    return [time for time, _ in frames], [frame for _, frame in frames]
+        frames = list(container.decode(video=0))
+        times = [float(frame.time or 0) for frame in frames]
+        return times, [np.asarray(frame.to_ndarray(format="rgb24"), np.uint8) for frame in frames]
 
 
 def last_shown(times: list[float], moment_s: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
     }
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Sequence[Any]]] = {
     "decode": {
         "start": [None, True, 2.5, "4", b"4", "", [None], [2.5], [True], np.array([[1]]), SOMETHING],
         "at_s": [True, "4", b"4", [None], ["4"], [[1.0]], float("nan"), [float("inf")], -1, 1e9, {}, SOMETHING],

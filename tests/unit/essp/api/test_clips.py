@@ -145,7 +145,8 @@ def test_contents_are_decoded_as_files_are(video: Path, frames: NDArray[np.uint8
     data = video.read_bytes()
     with video.open("rb") as file, video.open("rb", buffering=0) as unbuffered:
         file.seek(100)
-        for one in (data, bytearray(data), memoryview(data), io.BytesIO(data), file, unbuffered, Pipe(data)):
+        given: list[Any] = [data, bytearray(data), memoryview(data), io.BytesIO(data), file, unbuffered, Pipe(data)]
+        for one in given:
             assert np.array_equal(essp.decode(one, [20, 3], frames=4), np.stack([frames[20:24], frames[3:7]]))
         assert not file.closed
     for bad in (b"", b"no video"):
@@ -155,8 +156,9 @@ def test_contents_are_decoded_as_files_are(video: Path, frames: NDArray[np.uint8
 
 def test_what_cannot_be_read_twice_has_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch, video: Path) -> None:
     monkeypatch.setattr(contents, "_MOST_UNSEEKABLE_BYTES", 1000)
+    unseekable: Any = Pipe(video.read_bytes())
     with refused("video", "range"):
-        essp.decode(Pipe(video.read_bytes()))
+        essp.decode(unseekable)
 
 
 class Pipe(io.RawIOBase):

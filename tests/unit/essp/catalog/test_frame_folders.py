@@ -8,6 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from av.video.stream import VideoStream
 
 import essp
 from essp.catalog.build import BuildOptions, build
@@ -29,6 +30,7 @@ def _picture(path: Path, picture: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", format="image2", options={"update": "1"}) as container:
         stream = container.add_stream(codec)
+        assert isinstance(stream, VideoStream)
         stream.height, stream.width = picture.shape[:2]
         stream.pix_fmt = "rgb24" if codec == "png" else "yuvj420p"
         container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

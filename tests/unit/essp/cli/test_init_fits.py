@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from essp.cli import init
 from essp.cli.job_edits import with_values
 from essp.cli.job_file import load_job
+from essp.cli.recipes import Recipe
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
@@ -70,7 +71,7 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     sets=st.sampled_from([(), (), ("epochs=3",), ("trainers.rgb.optimizer.lr=0.5",), ("clip.frames=2",)]),
 )
 def test_what_is_written_can_be_run(
-    tmp_path: Path, catalog: Catalog, model: str | None, recipe: init.Recipe | None, sets: tuple[str, ...]
+    tmp_path: Path, catalog: Catalog, model: str | None, recipe: Recipe | None, sets: tuple[str, ...]
 ) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", catalog)
     file = tmp_path / "job.yaml"
@@ -142,7 +143,7 @@ def test_the_rate_falls_at_a_share_of_the_training(small: str, tmp_path: Path) -
     ],
 )
 def test_shares_are_of_the_training_and_epochs_are_whole(optimizer: str, field: str, code: str) -> None:
-    with refused(f"trainers.rgb.optimizer.{field}", code):  # type: ignore[arg-type]
+    with refused(f"trainers.rgb.optimizer.{field}", code):
         parse_spec(f"{{name: a, output: o, trainers: {{rgb: {{stream: rgb, optimizer: {optimizer}}}}}}}")
 
 

@@ -39,7 +39,7 @@ def test_what_pools_do_and_use(served: Served) -> None:
     assert (nobody.stdout, nobody.exit_code) == ("", 0)
     assert "no worker has reported yet" in nobody.output
     served.start()
-    here = {"host": "a", "cores": 4, "memory_bytes": 2**30, "memory_limit_bytes": 2**32}
+    here: dict[str, Any] = {"host": "a", "cores": 4, "memory_bytes": 2**30, "memory_limit_bytes": 2**32}
     beat(served, "w1", "decoder", Machine(process=1, cpu=1.5, disk_free_bytes=2**31, disk_bytes=2**33, **here))
     lines = essp("top", "--server", served.url).output
     assert " ".join(rows(lines)[0]) == "POOL UP BUSY CLIPS/S QUEUED CORES MEMORY DISK FREE", "no column for GPUs"

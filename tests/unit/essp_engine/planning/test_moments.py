@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,16 @@ from essp_engine.video.clock import pack
 from tests.harness.refused import refused
 
 
-def row(event: str, view: str, frames: int = 100, fps: float = 10.0, **more: object) -> VideoRow:
+def row(event: str, view: str, frames: int = 100, fps: float = 10.0, **more: Any) -> VideoRow:
     """A row of a view, of a file of its own."""
     plain = VideoRow(f"{event}/{view}", f"file:///{event}-{view}.mp4", "a", "train", 1, "e")
-    facts = {"width": 8, "height": 8, "frame_count": frames, "last_frame": frames - 1, "duration_s": frames / fps}
+    facts: dict[str, Any] = {
+        "width": 8,
+        "height": 8,
+        "frame_count": frames,
+        "last_frame": frames - 1,
+        "duration_s": frames / fps,
+    }
     return replace(plain, fps=fps, time_base=(1, 1000), event=event, view=view, **{**facts, **more})
 
 

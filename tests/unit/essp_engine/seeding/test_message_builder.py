@@ -14,7 +14,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec
-from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Snippet, Video
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.instructions import IssueUnits, PublishSkip
@@ -144,9 +144,13 @@ def timed(row: VideoRow, **clip: Any) -> list[Seed]:
     return list(DecodeSeed.FromString(message).seeds)
 
 
+def parts(seed: Seed) -> list[Seed | Snippet]:
+    return [seed, *seed.later]
+
+
 def frames(seed: Seed) -> list[int]:
     assert not seed.stride, "which a decoder that knows no `offsets` refuses"
-    return [part.first_frame + offset for part in (seed, *seed.later) for offset in part.offsets]
+    return [part.first_frame + offset for part in parts(seed) for offset in part.offsets]
 
 
 def test_a_seed_has_the_frames_that_are_chosen_by_time() -> None:
@@ -160,9 +164,9 @@ def test_a_seed_seeks_past_what_it_need_not_decode() -> None:
     seed = timed(TIMED, frames=3, snippets=1, every_s=4.0)[0]
     first = seed.first_frame
     assert frames(seed) == [first, first + 40, first + 80]
-    parts = [(part.first_frame, part.seek.frame_index) for part in (seed, *seed.later)]
+    begins = [(part.first_frame, part.seek.frame_index) for part in parts(seed)]
     keyframes = [max(k for k in TIMED.keyframe_frame if k <= frame) for frame in frames(seed)]
-    assert parts == list(zip(frames(seed), keyframes, strict=True))
+    assert begins == list(zip(frames(seed), keyframes, strict=True))
     unseekable = timed(replace(TIMED, seekable=False), every_s=4.0, frames=3)[0]
     assert (frames(unseekable), len(unseekable.later)) == (frames(seed), 0)
     assert not unseekable.HasField("seek")

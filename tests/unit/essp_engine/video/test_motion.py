@@ -123,4 +123,5 @@ def test_the_frames_are_the_same_with_and_without_motion(tmp_path: Path) -> None
         with Reader(str(path), motion=moves) as reader:
             assert reader.read([seed], resize, [target], motions=moved) == [None]
         made.append(target)
-    assert np.array_equal(*made)
+    without, with_motion = made
+    assert np.array_equal(without, with_motion)

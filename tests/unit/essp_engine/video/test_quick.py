@@ -7,13 +7,11 @@ import io
 import struct
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import cast
 
 import av
 import numpy as np
 import pytest
 from av.packet import Packet
-from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from essp_common.catalog.rows import VideoRow
@@ -181,7 +179,7 @@ def rewritten(source: Path, target: Path, change: dict[int, bytes]) -> Path:
             if content is not None:
                 new.pts, new.dts, new.time_base = packet.pts, packet.dts, packet.time_base
                 new.is_keyframe = packet.is_keyframe
-            new.stream = cast(VideoStream, stream)
+            new.stream = stream
             made.mux(new)
     return target
 

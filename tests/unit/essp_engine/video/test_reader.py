@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import RangedFile
-from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_engine.planning.plan import seek_to
 from essp_engine.video import selection
 from essp_engine.video.container import Limits
@@ -146,7 +146,8 @@ class Sample:
 
     def wanted(self, seed: Seed) -> NDArray[np.uint8]:
         if seed.offsets:
-            parts = [(part.first_frame, part.offsets) for part in (seed, *seed.later)]
+            snippets: list[Seed | Snippet] = [seed, *seed.later]
+            parts = [(part.first_frame, part.offsets) for part in snippets]
             chosen = [first + offset for first, offsets in parts for offset in offsets]
             return np.stack([self.frames[min(number, seed.last_frame)] for number in chosen])
         firsts = [seed.first_frame, *(snippet.first_frame for snippet in seed.later)]

@@ -87,7 +87,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
     library.__spec__ = ModuleSpec("wandb", None)
     library.init, library.Api, library.Settings = made.init, made.api, dict  # type: ignore[attr-defined]
     library.errors = types.ModuleType("wandb.errors")  # type: ignore[attr-defined]
-    library.errors.CommError = made.errors.CommError  # type: ignore[attr-defined]
+    library.errors.CommError = made.errors.CommError
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setitem(sys.modules, "wandb.errors", library.errors)
     monkeypatch.delenv("WANDB_MODE", raising=False)
