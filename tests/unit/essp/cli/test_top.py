@@ -34,7 +34,8 @@ def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_what_pools_do_and_use(served: Served) -> None:
+def test_what_pools_do_and_use(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # a narrow table would be cut
     nobody = essp("top", "--server", served.url)
     assert (nobody.stdout, nobody.exit_code) == ("", 0)
     assert "no worker has reported yet" in nobody.output
