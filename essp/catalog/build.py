@@ -19,6 +19,7 @@ from typing import Any
 
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.found import few
 from essp.catalog.journal import Journal
 from essp.catalog.layout import Kind
 from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
@@ -27,18 +28,21 @@ from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
-from essp_common.catalog.notes import SALVAGED, lines
+from essp_common.catalog.notes import OFFSET, SALVAGED, lines
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
+from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that recur when the same bytes are read again. The next build retries files with other errors."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
+_OFFSET_S = 1e-4
+"""How far off frames may be without a note: LeRobot's own tolerance."""
 _NO_END = "; without an end, the segment ends with the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """The columns that the source provides. All others come from the file."""
@@ -57,7 +61,8 @@ class BuildOptions:
     camera: str | None = None
     """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
-    """LeRobot: how far frames may be from their timestamps. None: LeRobot's own tolerance."""
+    """LeRobot: how far frames may be from their timestamps. None: the nearest frames are taken, and a note says how far
+    off they are."""
     whole: bool = False
     """Write one row a file, with its labelled stretches as targets, if the source lists stretches of files."""
     background: str | None = None
@@ -178,7 +183,7 @@ def build(
         len(files) - reused,
         reused,
         listing.ignored,
-        listing.notes,
+        (*listing.notes, *_offsets(catalog.rows)),
         elapsed_s,
     )
 
@@ -248,14 +253,22 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
         return replace(
             whole, error=f"segment: {count} frames from {segment.start:g} s, but the file has {whole.frame_count}"
         )
+    tolerance_s = 0.5 / segment.rate if segment.tolerance_s is None else segment.tolerance_s
+    most_s = 0.0
     for step in range(count) if whole.timestamps else (0, count - 1):
         late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
-        if abs(late_s) > segment.tolerance_s:
+        most_s = max(most_s, abs(late_s))
+        if abs(late_s) > tolerance_s:
             what = f"frame {step} is shown {1000 * late_s:.3g} ms off its timestamp"
-            return replace(
-                whole, error=f"segment: {what}, and {1000 * segment.tolerance_s:.3g} ms are tolerated (--tolerance-s)"
-            )
-    return replace(whole, first_frame=first, last_frame=last)
+            tolerated = f"{1000 * tolerance_s:.3g} ms are tolerated (--tolerance-s)"
+            if segment.tolerance_s is None:
+                tolerated = f"half a frame is {1000 * tolerance_s:.3g} ms"
+            return replace(whole, error=f"segment: {what}, and {tolerated}")
+    notes = whole.notes
+    if most_s > _OFFSET_S:
+        said = f"{OFFSET}: frames are shown up to {1000 * most_s:.3g} ms off their timestamps; the nearest are used"
+        notes = f"{notes}\n{said}".lstrip("\n")
+    return replace(whole, first_frame=first, last_frame=last, notes=notes)
 
 
 def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
@@ -306,10 +319,27 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     if entry.error is not None or file is None:
         return row
     row = replace(row, **{name: getattr(file, name) for name in _FACTS})
+    row = replace(row, notes=_of_the_file(row.notes))
     if not file.frame_count:
         return replace(row, error=file.error)
     row = _cut(row, entry.segment)
     return row if row.error is not None else _aimed(row, entry)
+
+
+def _of_the_file(notes: str) -> str:
+    """The notes without those on an episode: a row of the previous catalog may be one of the file's others."""
+    return "\n".join(line for line in notes.splitlines() if not line.startswith(f"{OFFSET}: "))
+
+
+def _offsets(rows: Iterable[VideoRow]) -> tuple[str, ...]:
+    """How many rows have frames that are off their timestamps, for the notes of the build."""
+    off = [row.id for row in rows if row.error is None and OFFSET in dict(lines(row.notes))]
+    if not off:
+        return ()
+    return (
+        f"{counted(len(off), 'row')} with frames off their timestamps ({few(off)}); the nearest are used, and row.notes "
+        f"says how far off they are. With --tolerance-s {_OFFSET_S:g} they are rows with errors, as for LeRobot",
+    )
 
 
 def _extra(meta: Mapping[str, Any]) -> str:
