@@ -14,15 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
 from essp.catalog.layout import LISTS, Layout
-from essp.catalog.lerobot_folder import INFO, NO_NUMBERS, TIME, Info, LeRobotFolder
+from essp.catalog.lerobot_folder import INFO, NO_NUMBERS, TIME, Info, LeRobotFolder, values_of
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 
@@ -158,7 +156,7 @@ def _with_series(
         index = np.asarray(table.column("index").to_numpy())
         columns = {}
         for name in names:
-            values = _values(table.column(name)) if name in table.column_names else f"have no column in {key}"
+            values = values_of(table.column(name)) if name in table.column_names else f"have no column in {key}"
             if isinstance(values, str):
                 left_out[values] += [] if name in left_out[values] else [name]
             else:
@@ -175,24 +173,6 @@ def _with_series(
         found.notes.append(f"features that are left out (essp.lerobot.LeRobotDataset has them): {what}")
     if with_gaps:
         found.notes.append(f"features that have no value in some rows, where they are NaN: {', '.join(with_gaps)}")
-
-
-def _values(column: Any) -> NDArray[Any] | str:
-    """`(frames, ...)` from a column of numbers, or of lists of numbers of equal length; otherwise, what is wrong."""
-    array = column.combine_chunks()
-    shape = [len(array)]
-    while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
-        lengths = pc.list_value_length(array).unique()
-        if len(lengths) != 1 or not lengths[0].is_valid:
-            return "have several lengths, or no value in some rows"
-        shape.append(lengths[0].as_py())
-        array = array.flatten()
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        return "are not numbers"
-    flat = np.asarray(array.to_numpy(zero_copy_only=False))
-    if int(np.prod(shape)) != len(flat) or flat.dtype == object:
-        return "have no value in some rows"
-    return flat.reshape(shape)
 
 
 LEROBOT = Layout(

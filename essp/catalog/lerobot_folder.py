@@ -1,7 +1,7 @@
 """What a LeRobot folder contains, in the layouts v3.0, v2.1 and v2.0: its cameras, episodes, tasks and statistics.
 
     v3.0   meta/info.json                                rate, features, splits, and paths of the files
-           meta/episodes/chunk-NNN/file-NNN.parquet      for each episode: tasks, rows of data, file and time of a camera
+           meta/episodes/chunk-NNN/file-NNN.parquet      for each episode: tasks, rows, file and time of a camera
            meta/tasks.parquet, meta/stats.json
            data/chunk-NNN/file-NNN.parquet               a row a frame, many episodes in a file
            videos/CAMERA/chunk-NNN/file-NNN.mp4          episodes one after the other
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -82,7 +83,7 @@ class Info(BaseModel):
 
 
 def is_depth(feature: Mapping[str, Any]) -> bool:
-    """`is_depth_map` is in `info` or `video_info`, or in the feature itself, in some releases as `video.is_depth_map`."""
+    """Whether it says `is_depth_map`: in `info`, `video_info`, or itself; some releases write `video.is_depth_map`."""
     said = dict(feature)
     for place in ("info", "video_info"):
         inside = feature.get(place)
@@ -179,9 +180,10 @@ class LeRobotFolder:
         `whole`: and all others that are not statistics. Raises `ConfigError` if the file has no such columns,
         `NotFound` if there is no such file.
         """
-        uri, data = self.store.uri(key), self.store.get(key)
+        uri, path = self.store.uri(key), self.store.local_path(key)
+        data = pa.BufferReader(self.store.get(key)) if path is None else path
         try:
-            file = tables.opened(pa.BufferReader(data))
+            file = tables.opened(data)
             there = list(file.schema_arrow.names)
             if missing := [name for name in columns if name not in there and name not in optional]:
                 raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it of the LeRobot format?")
@@ -253,8 +255,8 @@ class LeRobotFolder:
         version = str(document.get("codebase_version", "none")) if isinstance(document, dict) else "none"
         if not _VERSION.fullmatch(version):
             raise ConfigError(
-                f"{self.uri} has version {version} of the LeRobot format; v2.0, v2.1 and v3.0 are read; convert it with "
-                "the scripts of lerobot.datasets",
+                f"{self.uri} has version {version} of the LeRobot format; v2.0, v2.1 and v3.0 are read; convert it "
+                "with the scripts of lerobot.datasets",
                 code="unsupported",
             )
         try:
@@ -294,6 +296,24 @@ class LeRobotFolder:
     def data_keys(self) -> tuple[str, ...]:
         """The files with the rows of all episodes, in order."""
         return tuple(key for key in self.keys("data/") if key.endswith(".parquet"))
+
+
+def values_of(column: Any) -> NDArray[Any] | str:
+    """`(frames, ...)` from a column of numbers, or of lists of numbers of equal length; otherwise, what is wrong."""
+    array = column.combine_chunks()
+    shape = [len(array)]
+    while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
+        lengths = pc.list_value_length(array).unique()
+        if len(lengths) != 1 or not lengths[0].is_valid:
+            return "have several lengths, or no value in some rows"
+        shape.append(lengths[0].as_py())
+        array = array.flatten()
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
+        return "are not numbers"
+    flat = np.asarray(array.to_numpy(zero_copy_only=False))
+    if int(np.prod(shape)) != len(flat) or flat.dtype == object:
+        return "have no value in some rows"
+    return flat.reshape(shape)
 
 
 def _numbers(name: str, column: Any) -> Any:
