@@ -250,9 +250,9 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
     found = timing.frames(segment.start, None)
     first, last = (found[0], found[0] + count - 1) if found else (0, whole.frame_count)
     if count < 1 or last >= whole.frame_count:
-        return replace(
-            whole, error=f"segment: {count} frames from {segment.start:g} s, but the file has {whole.frame_count}"
-        )
+        ends_s = timing.shown_s(whole.frame_count)
+        what = f"{count} frames from {segment.start:.7g} s, but the file has {whole.frame_count}"
+        return replace(whole, error=f"segment: {what}, and ends at {ends_s:.7g} s")
     tolerance_s = 0.5 / segment.rate if segment.tolerance_s is None else segment.tolerance_s
     most_s = 0.0
     for step in range(count) if whole.timestamps else (0, count - 1):

@@ -4,7 +4,8 @@
 the frames of the MP4 from `from_timestamp`, as many as the episode has. Frame k is the one nearest to
 `from_timestamp + k / fps`; a note says how far off it is, if that is more than LeRobot's 0.1 ms. With `tolerance_s`, a
 video whose frames are farther off is a row with an error. Class and labels are the tasks, the group is the episode, and
-each numeric feature is a series. `Found.notes` lists the features that are left out.
+each numeric feature is a series. Texts that frames have, such as subtasks, are in `row.meta`, each once, in the order in
+which they appear. `Found.notes` lists the features that are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
 from essp.catalog.layout import LISTS, Layout
-from essp.catalog.lerobot_folder import INFO, NO_NUMBERS, TIME, Info, LeRobotFolder, values_of
+from essp.catalog.lerobot_folder import INFO, NO_NUMBERS, TIME, Info, LeRobotFolder, texts_of, values_of
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 
@@ -68,7 +69,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
     episodes = folder.episodes(cameras).to_pylist()
     splits = folder.splits()
     files = {item.key: item for item in found.videos}
-    for episode, values in _with_series(found, folder, episodes):
+    for episode, values, texts in _with_values(found, folder, episodes):
         series, error = _packed(values)
         number, length = episode["episode_index"], episode["length"]
         tasks = tuple(str(task) for task in episode.get("tasks") or ())
@@ -93,7 +94,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 group=name,
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
-                meta={"episode_index": number, "camera": camera, "robot_type": info.robot_type},
+                meta={**texts, "episode_index": number, "camera": camera, "robot_type": info.robot_type},
                 error=error,
             )
 
@@ -133,22 +134,20 @@ def _packed(series: Mapping[str, NDArray[Any]]) -> tuple[bytes, str | None]:
         return b"", str(error)
 
 
-def _with_series(
+def _with_values(
     found: Found, folder: LeRobotFolder, episodes: Sequence[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
-    """Each episode with its values. Each file of values is read once. Adds notes on features that are left out."""
+) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, list[str]]]]:
+    """Each episode with its series and texts. Each file is read once. Adds notes on features that are left out."""
     kinds = {name: feature.get("dtype") for name, feature in folder.info.features.items()}
     names = [name for name, kind in kinds.items() if kind not in NO_NUMBERS]
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     with_gaps: list[str] = []
-    for name, kind in kinds.items():
-        if kind in NO_NUMBERS - {"video", "image"}:
-            left_out["are not numbers"].append(f"{name} ({kind})")
+    said = [name for name, kind in kinds.items() if kind in NO_NUMBERS - {"video", "image"}]
     by_file: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for episode in episodes:
         by_file[folder.data_key(episode)].append(episode)
     for key, held in by_file.items():
-        beside = [name for name in names if name != "index"]
+        beside = [name for name in (*names, *said) if name != "index"]
         try:
             table = folder.table(key, ["index", *beside], beside)
         except NotFound as error:
@@ -163,11 +162,20 @@ def _with_series(
                 columns[name] = values
                 if table.column(name).null_count and name not in with_gaps:
                     with_gaps.append(name)
+        texts = {}
+        for name in said:
+            column = texts_of(table.column(name)) if name in table.column_names else None
+            if column is None:
+                left_out["are no texts"] += [] if name in left_out["are no texts"] else [name]
+            else:
+                texts[name] = column
         for episode in held:
             wanted = (index >= episode["dataset_from_index"]) & (index < episode["dataset_to_index"])
             if folder.an_episode_a_file:
                 wanted = np.ones(len(index), np.bool_)
-            yield episode, {name: values[wanted] for name, values in columns.items()}
+            places = np.flatnonzero(wanted).tolist()
+            told = {name: list(dict.fromkeys(t for at in places for t in of[at])) for name, of in texts.items()}
+            yield episode, {name: values[wanted] for name, values in columns.items()}, told
     if left_out:
         what = "; ".join(f"{', '.join(features)}, which {why}" for why, features in left_out.items())
         found.notes.append(f"features that are left out (essp.lerobot.LeRobotDataset has them): {what}")

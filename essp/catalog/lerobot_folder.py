@@ -316,6 +316,20 @@ def values_of(column: Any) -> NDArray[Any] | str:
     return flat.reshape(shape)
 
 
+def texts_of(column: Any) -> list[list[str]] | None:
+    """The texts of each row, from a column of texts, or of lists of LeRobot's annotations, whose text is `content`.
+
+    None for any other column.
+    """
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return [[text] if text else [] for text in column.to_pylist()]
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+    if inner is None or not pa.types.is_struct(inner) or inner.get_field_index("content") < 0:
+        return None
+    return [[str(said["content"]) for said in row or () if said and said["content"]] for row in column.to_pylist()]
+
+
 def _numbers(name: str, column: Any) -> Any:
     """Times as float64, all else as int64. Raises one of `tables.UNREADABLE` for any other value."""
     kind = column.type

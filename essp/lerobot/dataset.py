@@ -382,7 +382,8 @@ class LeRobotDataset(Dataset[Item]):
 
     def _task(self, row: int) -> str:
         numbers = self._rows.numbers
-        number = int(numbers["task_index"][row]) if "task_index" in numbers else -1
+        known = "task_index" in numbers and numbers["task_index"].dtype == torch.int64  # float32 if values are missing
+        number = int(numbers["task_index"][row]) if known else -1
         return self._tasks.get(number, self._fallback_tasks.get(int(numbers["episode_index"][row]), ""))
 
     def _moment(self, camera: str, row: int) -> tuple[str, Moment]:

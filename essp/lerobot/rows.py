@@ -59,7 +59,7 @@ class Rows:
             _log.warning("%s: features without a column in some files are left out: %s", folder.uri, ", ".join(missing))
         for name in wanted:
             if name not in missing and kept:
-                self._keep(name, pa.chunked_array(parts[name]), features[name])
+                self._keep(name, _joined(parts[name]), features[name])
         self._find_episodes(folder)
 
     def __len__(self) -> int:
@@ -109,6 +109,13 @@ class Rows:
         if len(np.unique(numbers[begins])) != len(begins):
             raise ConfigError(f"{folder.uri}: the rows of an episode are not together in its tables")
         self._begins, self._ends = begins, np.append(begins[1:], len(numbers)).astype(np.int64)
+
+
+def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """One column from those of several files, whose types may differ in width."""
+    kind = parts[0].type
+    alike = [part if part.type == kind else part.cast(kind) for part in parts]
+    return pa.chunked_array([chunk for part in alike for chunk in part.chunks], type=kind)
 
 
 def keys_with(folder: LeRobotFolder, episodes: Sequence[Mapping[str, Any]] | None) -> list[str]:

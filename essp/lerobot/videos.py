@@ -65,7 +65,7 @@ class Videos:
         Raises `BadVideo`, naming the episode.
         """
         tasks = [(key, depth, moments) for (key, depth), moments in wanted.items()]
-        if threads == 1 or len(tasks) == 1:
+        if threads == 1 or len(tasks) < 2:
             return {key: self._read(key, depth, moments) for key, depth, moments in tasks}
         with ThreadPoolExecutor(min(threads, len(tasks)), "essp-lerobot") as pool:
             found = pool.map(lambda task: self._read(*task), tasks)

@@ -29,6 +29,8 @@ from essp_engine.video.packets import scan
 from essp_engine.video.reader import Reader
 from essp_engine.video.selection import lookahead
 
+_RECOVERING = ("h264", "hevc")
+"""Codecs whose keyframes may refer to frames before them."""
 _COMPARED = 8
 """Packets whose timestamps are compared with the index. If frames are reordered at all, the first ones show it."""
 
@@ -103,10 +105,9 @@ def _scanned(container: av.container.InputContainer, stream: VideoStream, limits
     stamps = np.array(sorted(set(shown)), np.int64)
     if not len(stamps) or len(stamps) != len(packets.shown) or stream.time_base is None or not packets.own_stamps:
         raise BadVideo("its frames have no timestamps of their own, so they cannot be found by time")
-    places = np.searchsorted(stamps, [keyframe.pts for keyframe in packets.keyframes if keyframe.self_contained])
-    keyframes = sorted({int(place) for place in places})
-    if keyframes[:1] != [0]:
-        raise BadVideo("it does not begin with a keyframe")
+    of_itself = stream.codec_context.codec.canonical_name not in _RECOVERING
+    entries = [keyframe.pts for keyframe in packets.keyframes if of_itself or keyframe.self_contained]
+    keyframes = sorted({0, *np.searchsorted(stamps, entries).tolist()})
     return FrameTimes(stamps, stream.time_base, keyframes, lookahead(shown))
 
 
@@ -144,16 +145,19 @@ class TimedReader:
             given += 1
             if given == len(numbers):
                 return
-        rest = set(numbers[given:])
-        for number, frame in self._reader.frames(seek):
-            if number in rest:
-                if not self._is(number, frame):
-                    break
-                yield number, frame
-                rest.discard(number)
-                if not rest:
-                    return
-        raise BadVideo(f"its frame {min(rest)}, at {self.times.second(min(rest)):.3f} s, is missing or damaged")
+        rest, why = list(numbers[given:]), ""
+        try:
+            for number, frame in self._reader.frames(seek):
+                if number == rest[0]:
+                    if not self._is(number, frame):
+                        break
+                    yield number, frame
+                    del rest[0]
+                    if not rest:
+                        return
+        except BadVideo as error:
+            why = f": {error}"
+        raise BadVideo(f"its frame {rest[0]}, at {self.times.second(rest[0]):.3f} s, is missing or damaged{why}")
 
     def _is(self, number: int, frame: VideoFrame) -> bool:
         return frame.pts == self.times.stamps[number] and not frame.is_corrupt
