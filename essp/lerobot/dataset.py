@@ -8,7 +8,6 @@ frames that follow one another in one go. `stream` goes further, and chooses an 
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -25,7 +24,7 @@ from essp.lerobot.metadata import Metadata
 from essp.lerobot.pictures import Pictures
 from essp.lerobot.place import root_of
 from essp.lerobot.rows import Rows, keys_with
-from essp.lerobot.videos import Moment, Videos, grouped
+from essp.lerobot.videos import PICTURES, Moment, Videos, grouped
 from essp_common.errors import ConfigError
 from essp_common.runtime.process import cpu_count
 from essp_common.validation import shown, suggested
@@ -43,7 +42,7 @@ Window = dict[str, list[int]]
 def collate(items: Sequence[Item]) -> Item:
     """Stack items as a `DataLoader` does, but leave as lists what has no common shape: texts, rows of several lengths.
 
-    For example:
+    Pictures that were read as a batch are not copied again.
 
         torch.utils.data.DataLoader(data, batch_size=32, collate_fn=essp.lerobot.collate)
     """
@@ -51,8 +50,21 @@ def collate(items: Sequence[Item]) -> Item:
     for name in items[0]:
         values = [item[name] for item in items]
         alike = all(isinstance(value, torch.Tensor) and value.shape == values[0].shape for value in values)
-        found[name] = default_collate(values) if alike else values
+        found[name] = _stacked(values) if alike else values
     return found
+
+
+def _stacked(values: list[torch.Tensor]) -> torch.Tensor:
+    """One tensor; without a copy if the values follow each other in memory and fill it."""
+    first, size = values[0], values[0].numel()
+    memory = first.untyped_storage()
+    whole = size > 0 and memory.nbytes() == len(values) * size * first.element_size()
+    for place, value in enumerate(values if whole else ()):
+        begins = value.storage_offset() == place * size and value.is_contiguous()
+        whole = whole and begins and value.untyped_storage().data_ptr() == memory.data_ptr()
+    if whole and first.dtype == values[-1].dtype:
+        return first.as_strided((len(values), *first.shape), (size, *first.stride()))
+    return default_collate(values)  # type: ignore[no-any-return]
 
 
 class LeRobotDataset(Dataset[Item]):
@@ -291,25 +303,34 @@ class LeRobotDataset(Dataset[Item]):
         return found
 
     def built(self, rows: Sequence[int], pictures: Mapping[tuple[str, int], Raw]) -> list[Item]:
-        """The items of these rows. `pictures`: their decoded pictures."""
+        """The items of these rows. `pictures`: their decoded pictures. No two items share memory."""
+        images = self._images(rows, pictures)
+        return [self._item(row, {camera: of[place] for camera, of in images.items()}) for place, row in enumerate(rows)]
+
+    def _images(
+        self, rows: Sequence[int], pictures: Mapping[tuple[str, int], Raw]
+    ) -> dict[str, torch.Tensor | list[torch.Tensor]]:
+        """Camera -> the pictures of each row, `(C, H, W)`, or `(T, C, H, W)` with `delta_timestamps`; stacked if all
+        have one size."""
         windows = [self.window(row) for row in rows]
-        uses = Counter((camera, row) for window in windows for camera, of in window.items() for row in of)
-        return [
-            self._item(row, {camera: self._stack(camera, of, pictures, uses) for camera, of in window.items()})
-            for row, window in zip(rows, windows, strict=True)
-        ]
+        found: dict[str, torch.Tensor | list[torch.Tensor]] = {}
+        for camera in self.camera_keys:
+            raw = [[pictures[camera, row] for row in window[camera]] for window in windows]
+            moments = len(raw[0])
+            # As LeRobot, which has no axis for a single moment of a video.
+            alone = moments == 1 and (camera not in self.delta_indices or camera in self.meta.video_keys)
+            if len({each.shape for of in raw for each in of}) == 1:
+                stacked = self.tensor(camera, [each for of in raw for each in of])
+                found[camera] = stacked if alone else stacked.unflatten(0, (len(rows), moments))
+            else:
+                found[camera] = [self.tensor(camera, of)[0] if alone else self.tensor(camera, of) for of in raw]
+        return found
 
     def batch(self, rows: Sequence[int], pictures: Mapping[tuple[str, int], Raw]) -> Item:
         """The items of these rows, stacked; equal to `collate` of `built`."""
         if self.image_transforms is not None:
             return collate(self.built(rows, pictures))
-        windows = [self.window(row) for row in rows]
-        images = {}
-        for camera in self.camera_keys:
-            stacked = self.tensor(camera, [pictures[camera, row] for window in windows for row in window[camera]])
-            moments = len(windows[0][camera])
-            alone = moments == 1 and (camera not in self.delta_indices or camera in self.meta.video_keys)
-            images[camera] = stacked if alone else stacked.unflatten(0, (len(rows), moments))
+        images = self._images(rows, pictures)
         bounds = np.array([self._rows.bounds(row) for row in rows])
         at = np.array(rows)[:, None]
         found: Item = {}
@@ -340,23 +361,10 @@ class LeRobotDataset(Dataset[Item]):
             return stacked if camera in self.meta.image_keys else self._depth[camera].of_codes(stacked)
         if self._return_uint8:
             return torch.from_numpy(np.stack(raw))  # type: ignore[arg-type]
-        found = torch.empty((len(raw), *raw[0].shape), dtype=torch.float32)
+        found = torch.from_numpy(PICTURES.empty((len(raw), *raw[0].shape), np.float32))
         for place, each in enumerate(raw):
-            found[place].copy_(torch.from_numpy(each))
-        return found.div_(255)
-
-    def _stack(
-        self, camera: str, rows: Sequence[int], pictures: Mapping[tuple[str, int], Raw], uses: Counter[tuple[str, int]]
-    ) -> torch.Tensor:
-        """`(C, H, W)`, or `(T, C, H, W)` for a camera with `delta_timestamps`. No two items share memory."""
-        raw = [pictures[camera, row] for row in rows]
-        if len(raw) == 1 and camera not in self._depth and self._return_uint8:
-            alone = torch.from_numpy(raw[0])
-            found = (alone if uses[camera, rows[0]] == 1 else alone.clone())[None]
-        else:
-            found = self.tensor(camera, raw)
-        if len(rows) == 1 and (camera not in self.delta_indices or camera in self.meta.video_keys):
-            return found[0]  # as LeRobot, which has no axis for a single moment of a video
+            for channel, plane in enumerate(torch.from_numpy(each)):  # which fits into a cache
+                found[place, channel].copy_(plane).div_(255)
         return found
 
     def _item(self, row: int, images: dict[str, torch.Tensor]) -> Item:

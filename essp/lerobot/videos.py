@@ -6,23 +6,26 @@ A file stays open for the next batch, as many as `_OPEN` of them in a process. A
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, BinaryIO
 
 import numpy as np
-from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
+from essp.lerobot.buffers import Buffers
 from essp.lerobot.place import store_of
 from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.forks import Mutex, follow
-from essp_engine.video.planar import PlanarConverter, grey16
+from essp_engine.video.planar import PlanarConverter, displayed, grey16
 from essp_engine.video.timed import TimedReader
 
 _OPEN = 96
+
+PICTURES = Buffers(1 << 30)
+"""The memory of pictures in this process."""
 
 Picture = NDArray[Any]
 """`(3, H, W)` uint8, RGB, or `(1, H, W)` uint16, distances."""
@@ -129,12 +132,17 @@ class _Video:
         rows: dict[int, list[int]] = {}
         for (row, _, _), number in zip(ordered, numbers.tolist(), strict=True):
             rows.setdefault(number, []).append(row)
-        convert: Callable[[VideoFrame], Picture] = grey16 if depth else self._converter.rgb
         found: dict[int, Picture] = {}
+        block: Picture | None = None
         try:
             with closing(self._reader.frames(sorted(rows))) as frames:
-                for number, frame in frames:
-                    picture = convert(frame)
+                for place, (number, frame) in enumerate(frames):
+                    if depth:
+                        picture: Picture = grey16(frame)
+                    else:
+                        if block is None:
+                            block = PICTURES.empty((len(rows), 3, *displayed(frame)), np.uint8)
+                        picture = self._converter.rgb(frame, block[place])
                     found.update(dict.fromkeys(rows[number], picture))
         except BadVideo as error:
             raise BadVideo(f"{self._name}: {error}", error.kind) from error  # type: ignore[arg-type]

@@ -32,28 +32,38 @@ class PlanarConverter:
         self._planar = VideoReformatter()
         self._alike: dict[tuple[str, int, int, int, int], bool] = {}
 
-    def rgb(self, frame: VideoFrame) -> NDArray[np.uint8]:
-        """`(3, H, W)` uint8, RGB, as displayed."""
+    def rgb(self, frame: VideoFrame, target: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """`(3, H, W)` uint8, RGB, as displayed; written to `target`, if it has this shape."""
         kind = (frame.format.name, frame.width, frame.height, int(frame.colorspace), int(frame.color_range))
         if kind not in self._alike:
             fast = frame.format.name in _FAST and not frame.width % _VECTOR and not frame.height % 2
-            self._alike[kind] = fast and bool(np.array_equal(self._planes(frame), self._taken_apart(frame)))
+            self._alike[kind] = fast and bool(np.array_equal(self._planes(frame, None), self._taken_apart(frame)))
         if self._alike[kind] and not frame.interlaced_frame and not frame.rotation:
-            return self._planes(frame)
-        return self._taken_apart(frame)
+            return self._planes(frame, target)
+        made = self._taken_apart(frame)
+        if target is None or target.shape != made.shape:
+            return made
+        target[...] = made
+        return target
 
-    def _planes(self, frame: VideoFrame) -> NDArray[np.uint8]:
+    def _planes(self, frame: VideoFrame, target: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         made = self._planar.reformat(frame, format="gbrp", interpolation="BILINEAR", threads=1)
-        target = np.empty((3, frame.height, frame.width), np.uint8)
+        shape = (3, frame.height, frame.width)
+        if target is None or target.shape != shape:
+            target = np.empty(shape, np.uint8)
         for place, plane in enumerate(_ORDER):
             target[place] = rows_of(made.planes[plane], frame.width)
         return target
 
     def _taken_apart(self, frame: VideoFrame) -> NDArray[np.uint8]:
-        sides = (frame.width, frame.height) if quarter_turns(frame) % 2 else (frame.height, frame.width)
-        packed = np.empty((*sides, 3), np.uint8)
+        packed = np.empty((*displayed(frame), 3), np.uint8)
         self._packed.write(frame, Resize(), packed)
         return np.ascontiguousarray(packed.transpose(2, 0, 1))
+
+
+def displayed(frame: VideoFrame) -> tuple[int, int]:
+    """Height and width as displayed."""
+    return (frame.width, frame.height) if quarter_turns(frame) % 2 else (frame.height, frame.width)
 
 
 def grey16(frame: VideoFrame) -> NDArray[np.uint16]:

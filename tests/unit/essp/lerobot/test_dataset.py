@@ -145,9 +145,9 @@ def test_a_batch_opens_each_file_once_and_decodes_each_frame_once(robot: Path, m
         opens.append(file)
         return reader(file)
 
-    def converted(self: PlanarConverter, frame: Any) -> Any:
+    def converted(self: PlanarConverter, frame: Any, target: Any) -> Any:
         shown.append(frame.pts)
-        return rgb(self, frame)
+        return rgb(self, frame, target)
 
     monkeypatch.setattr(module, "TimedReader", counted)
     monkeypatch.setattr(PlanarConverter, "rgb", converted)

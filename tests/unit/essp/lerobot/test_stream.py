@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_each_item_comes_once_an_epoch_and_is_that_of_the_data_set(data: LeRobot
 def test_a_window_holds_whole_visits(data: LeRobotDataset) -> None:
     seen = indices(data.stream(clips_per_visit=4, window=16))
     runs = sorted(seen[:16])
-    assert sum(after == before + 1 for before, after in zip(runs, runs[1:], strict=False)) >= 9
+    assert sum(after == before + 1 for before, after in pairwise(runs)) >= 9
 
 
 def test_without_shuffling_items_come_in_the_order_of_episodes(data: LeRobotDataset) -> None:
