@@ -33,9 +33,9 @@ _JOINTS = 14
 _NOISE = 2
 """Of a camera's sensor, in 1/256."""
 _BATCH = 32
-_VISIT = 32
-_WARM = 2
-"""Batches that are not counted."""
+_VISIT = 16
+_WARM = {"item": 2, "batch": 2, "stream": 12}
+"""Batches that are not counted: until memory is used again."""
 
 
 def record(folder: str, kind: str) -> None:
@@ -133,11 +133,12 @@ def measure(folder: str, reader: str, how: str, count: str) -> None:
     data = opened(folder, reader)
     batches = _batches(data, how)
     memory = []
-    for number in range(_WARM + int(count)):
+    warm = _WARM[how]
+    for number in range(warm + int(count)):
         next(batches)
         if not number:
             first_s, first_cpu_s = time.monotonic() - _started_s, time.process_time()
-        if number == _WARM - 1:
+        if number == warm - 1:
             begun = resource.getrusage(resource.RUSAGE_SELF)
         if not number % max(int(count) // 10, 1):
             memory.append(_memory_mib())
@@ -191,12 +192,18 @@ def dump(folder: str, reader: str, file: str) -> None:
 
 def train(folder: str, reader: str, steps: str) -> None:
     """Train a small ACT policy of LeRobot, as it is, on the data set; print the first and the last losses."""
+    import types
+
+    import av
     import torch
+
+    if not hasattr(av, "option"):  # PyAV 18 no longer has what LeRobot 0.6 names in an annotation
+        av.option = types.SimpleNamespace(Option=object)
     from lerobot.configs.types import FeatureType
-    from lerobot.datasets.feature_utils import dataset_to_policy_features
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
-    from lerobot.policies.factory import make_pre_post_processors
+    from lerobot.policies.act.processor_act import make_act_pre_post_processors
+    from lerobot.utils.feature_utils import dataset_to_policy_features
 
     torch.manual_seed(0)
     facts = opened(folder, reader)
@@ -216,7 +223,7 @@ def train(folder: str, reader: str, steps: str) -> None:
     )
     policy = ACTPolicy(config)
     policy.train()
-    prepare, _ = make_pre_post_processors(config, dataset_stats=facts.meta.stats)
+    prepare, _ = make_act_pre_post_processors(config, dataset_stats=facts.meta.stats)
     data = opened(folder, reader, delta_timestamps={"action": [k / facts.fps for k in config.action_delta_indices]})
     loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-3)

@@ -338,7 +338,7 @@ def _offsets(rows: Iterable[VideoRow]) -> tuple[str, ...]:
         return ()
     return (
         f"{counted(len(off), 'row')} with frames off their timestamps ({few(off)}); the nearest are used, and "
-        f"row.notes says how far off they are. With --tolerance-s {_OFFSET_S:g} they are rows with errors, as for LeRobot",
+        f"row.notes says how far off they are. With --tolerance-s {_OFFSET_S:g} such rows have errors, as in LeRobot",
     )
 
 

@@ -4,8 +4,8 @@
 the frames of the MP4 from `from_timestamp`, as many as the episode has. Frame k is the one nearest to
 `from_timestamp + k / fps`; a note says how far off it is, if that is more than LeRobot's 0.1 ms. With `tolerance_s`, a
 video whose frames are farther off is a row with an error. Class and labels are the tasks, the group is the episode, and
-each numeric feature is a series. Texts that frames have, such as subtasks, are in `row.meta`, each once, in the order in
-which they appear. `Found.notes` lists the features that are left out.
+each numeric feature is a series. Texts that frames have, such as subtasks, are in `row.meta`, each once, in order of
+appearance. `Found.notes` lists the features that are left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`essp.lerobot.LeRobotDataset`: LeRobot's data sets by ESSP's decoder, with the arguments and items of LeRobot's class.
+"""`essp.lerobot.LeRobotDataset`: LeRobot's data sets by ESSP's decoder, with the arguments and items of LeRobot's.
 
-An item is a frame of an episode: pictures of all cameras, states and actions, and with `delta_timestamps` those of other
-moments around it. A batch is read at once: `__getitems__`, which a `DataLoader` calls, opens each file once, and decodes
-frames that follow one another in one go. `stream` goes further, and chooses an order in which they do.
+An item is a frame of an episode: pictures of all cameras, states and actions, and with `delta_timestamps` those of
+other moments around it. A batch is read at once: `__getitems__`, which a `DataLoader` calls, opens each file once, and
+decodes frames that follow one another in one go. `stream` goes further, and chooses an order in which they do.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class LeRobotDataset(Dataset[Item]):
     `frame_index`, `episode_index`, `index` and `task_index` are scalars. Texts stay texts; rows of several lengths are
     lists.
 
-    Depth cameras are `(1, H, W)` uint16: millimetres if the data set says what its codes mean, otherwise the codes. With
-    `depth_output_unit` they are float32, as LeRobot gives them.
+    Depth cameras are `(1, H, W)` uint16: millimetres if the data set says what its codes mean, otherwise the codes.
+    With `depth_output_unit` they are float32, as LeRobot gives them.
 
     It can be indexed in any order, from several threads, and by the workers of a `DataLoader`, forked or spawned.
     """
@@ -229,13 +229,13 @@ class LeRobotDataset(Dataset[Item]):
 
         shuffle: visits in random order, and mixed; False: in the order of the episodes.
         clips_per_visit: items of a visit; 1 is a global shuffle.
-        window: items that are mixed, a multiple of `clips_per_visit`. Default: as many whole visits as fit into 256 MiB,
-            from 8 to 64. Two windows are in memory at a time, as uint8.
+        window: items that are mixed, a multiple of `clips_per_visit`. Default: as many visits as fit into 256 MiB, from
+            8 to 64. Two windows are in memory at a time, as uint8.
         batch_size: items are stacked (`essp.lerobot.collate`) as by a `DataLoader`. None: single items.
         seed: the same seed gives the same order.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        rank, world_size: take this rank's share of the items. Default: as torchrun says. Workers of a `DataLoader` share
-            those of their rank.
+        rank, world_size: take this rank's share of the items. Default: as torchrun says. Workers of a `DataLoader`
+            share those of their rank.
         """
         from essp.lerobot.stream import Stream
 
@@ -371,7 +371,7 @@ class LeRobotDataset(Dataset[Item]):
         rows, steps = self._rows, self.delta_indices
         begin, end = rows.bounds(row)
         item: Item = {}
-        for name, feature in self.features.items():
+        for name in self.features:
             if name in images:
                 depth = name in self._depth
                 transform = None if depth else self.image_transforms

@@ -53,8 +53,8 @@ def root_of(repo_id: object, root: object) -> str:
         if (folder / _INFO).is_file():
             return as_uri(str(folder))
     raise ConfigError(
-        f"{name} is not on this machine ({found[0]}); run: hf download {name} --repo-type dataset --local-dir FOLDER, and "
-        "give root=FOLDER",
+        f"{name} is not on this machine ({found[0]}); run: hf download {name} --repo-type dataset --local-dir FOLDER, "
+        "and give root=FOLDER",
         field="root",
         code="not_found",
     )

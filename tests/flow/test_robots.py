@@ -319,3 +319,11 @@ def test_the_example_learns_from_two_cameras_and_resumes(robot: Path, example: R
     assert first.startswith("epoch 1: loss ")
     [second] = example("robot_policy.py", *catalogs, *small, "--epochs", "2")
     assert second.startswith("epoch 2: loss ")
+
+
+def test_the_example_without_a_catalog_learns_and_resumes(robot: Path, example: RunExample) -> None:
+    small = (str(robot), "--batch-size", "8", "--horizon", "4")
+    [first] = example("lerobot_policy.py", *small, "--epochs", "1")
+    assert first.startswith("epoch 1: loss ")
+    [second] = example("lerobot_policy.py", *small, "--epochs", "2")
+    assert second.startswith("epoch 2: loss ")

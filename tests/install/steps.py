@@ -20,8 +20,8 @@ EXAMPLES = {
     "linear_probe.py": "catalog.parquet --size 32 --clips 12 --steps 20",
 }
 """Of docs/examples -> arguments with which each is done soon."""
-NOT_RUN = {"robot_policy.py"}
-"""It needs a data set of LeRobot; `tests/flow/test_robots.py` makes one."""
+NOT_RUN = {"lerobot_policy.py", "robot_policy.py"}
+"""They need a data set of LeRobot; `tests/flow/test_robots.py` makes one."""
 
 _MAKE_SMALL = """
 import yaml

@@ -1,7 +1,7 @@
-"""`essp.lerobot.LeRobotDataset`: items are those of LeRobot, whatever the layout, and in whatever way they are asked for.
+"""`essp.lerobot.LeRobotDataset`: items are those of LeRobot, whatever the layout, and however they are asked for.
 
-What LeRobot gives is stated by its rule for timestamps (`by_timestamp`, a plain decode). That the class itself gives the
-same was shown by `benchmarks/lerobot_compare.py`, in an environment that has it.
+What LeRobot gives is stated by its rule for timestamps (`by_timestamp`, a plain decode). For a comparison with LeRobot
+itself see `benchmarks/lerobot_compare.py`.
 """
 
 from __future__ import annotations
