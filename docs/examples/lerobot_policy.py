@@ -2,7 +2,7 @@
 
     python lerobot_policy.py data/aloha
 
-Batches come from `stream`, which decodes each frame about once an epoch. After a kill, the program goes on with the
+Batches come from `stream`, which decodes each frame about once an epoch. After a kill, the program resumes with the
 very next batch.
 """
 

@@ -166,7 +166,7 @@ def _with_values(
         for name in said:
             column = texts_of(table.column(name)) if name in table.column_names else None
             if column is None:
-                left_out["are no texts"] += [] if name in left_out["are no texts"] else [name]
+                left_out["are not texts"] += [] if name in left_out["are not texts"] else [name]
             else:
                 texts[name] = column
         for episode in held:

@@ -1,4 +1,4 @@
-"""LeRobot's data sets, read by ESSP: `essp.lerobot.LeRobotDataset` in place of LeRobot's own class.
+"""LeRobot's data sets, read by ESSP: `essp.lerobot.LeRobotDataset` replaces LeRobot's own class.
 
     from essp.lerobot import LeRobotDataset  # instead of: from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

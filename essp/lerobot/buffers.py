@@ -1,7 +1,7 @@
 """Memory for pictures that is used again.
 
 New memory of this size comes from the system page by page, which takes longer than decoding a picture does. So a block
-is kept and used again once nobody refers to it: neither an item nor a view of one.
+is kept, and used again once no item and no view refers to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = 3
 
 
 class Buffers:
-    """Blocks of memory, of which at most `most_bytes` are kept. Thread-safe."""
+    """Blocks of memory. At most `most_bytes` are kept. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
