@@ -34,8 +34,8 @@ class Stream(IterableDataset[dict[str, Any]]):
             for batch in stream: ...
             torch.save({"stream": stream.state_dict()}, "loop.pt")
 
-    `state_dict` is the position after the last item or batch that was taken, and `load_state_dict` resumes there, also in
-    the middle of an epoch. With the workers of a `DataLoader` (`batch_size=None` there, if the stream has one), call
+    `state_dict` is the position after the last item or batch that was taken, and `load_state_dict` resumes there, also
+    in the middle of an epoch. With the workers of a `DataLoader` (`batch_size=None` there, if the stream has one), call
     `set_epoch` before each epoch; torchdata's `StatefulDataLoader` saves their states.
     """
 
