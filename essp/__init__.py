@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from essp_common.catalog.catalog import Catalog
     from essp_common.catalog.rows import VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
-    from essp_engine.learning.networks import Network
+    from essp_engine.learning.network import Network
 
     __version__: str
 
@@ -98,7 +98,7 @@ _HOMES = {
     "essp_common.catalog.catalog": ("Catalog",),
     "essp_common.catalog.rows": ("VideoRow",),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
-    "essp_engine.learning.networks": ("Network",),
+    "essp_engine.learning.network": ("Network",),
 }
 """Module -> its public names."""
 _MODULES = ("lerobot",)

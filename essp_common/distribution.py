@@ -33,6 +33,7 @@ EXTRAS = {
     "fsspec": "fsspec",
     "hiredis": "redis",
     "httpx": "master",
+    "huggingface_hub": "networks",
     "kafka": "kafka",
     "kubernetes": "kubernetes",
     "matplotlib": "report",
@@ -51,8 +52,10 @@ EXTRAS = {
     "starlette": "master",
     "tensorboard": "tracking",
     "threadpoolctl": "learning",
+    "timm": "networks",
     "torch": "learning",
     "torchvision": "learning",
+    "transformers": "networks",
     "uvicorn": "master",
 }
 """Import name of a library -> the extra that installs it."""

@@ -22,6 +22,7 @@ nitpicky = True
 
 html_theme = "furo"
 html_copy_source = False
+html_search_scorer = "search_scorer.js"
 html_extra_path = ["index.html"]  # the root, where people look first, leads to `root_doc`
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}

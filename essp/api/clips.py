@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
+from essp.api.contents import Contents, is_contents, name_of_contents, opened_contents
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.timing import Timing
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
@@ -30,7 +32,8 @@ from essp_common.runtime.config import Settings
 from essp_common.validation import shown
 from essp_common.wiring import Stores
 from essp_engine.planning.plan import seek_to
-from essp_engine.planning.planned_clip import even_snippets
+from essp_engine.planning.planned_clip import even_snippets, places_in
+from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.colour import pictures
 from essp_engine.video.container import VideoFile
 from essp_engine.video.geometry import GRAY, YUV420, frame_shape
@@ -62,9 +65,10 @@ def open_catalog(uri: str | Path) -> Catalog:
 
 
 def decode(
-    video: str | Path | VideoRow,
+    video: str | Path | VideoRow | Contents,
     start: int | Sequence[int] = 0,
     *,
+    at_s: float | Sequence[float] | None = None,
     frames: int = 16,
     stride: int = 1,
     short_side: int | None = None,
@@ -76,43 +80,59 @@ def decode(
     """Decode one clip, `(T, H, W, 3)`, or several clips of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
 
     video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; without a row,
-        the file is checked first, as by `essp catalog build`.
+        the file is checked first, as by `essp catalog build`. Also the bytes of a file (`bytes`, `bytearray`,
+        `memoryview`), or an open binary file: it is read from its beginning and stays open, and if it is not seekable,
+        it may have 1 GiB.
     start: the first frame, from 0; a sequence of N first frames gives N clips, decoded in one pass. For a labelled
         segment of a file, frames count from the first frame of the segment.
+    at_s: seconds, instead of `start`, `frames` and `stride`: the frame that the video shows at each moment, that is,
+        the last one that has appeared by then. One moment gives one frame `(H, W, 3)`, a sequence of N moments gives
+        `(N, H, W, 3)`, in any order and with repetitions. Seconds count from the beginning of the file, as a player
+        counts; for a labelled segment, from its first frame. They are compared with the file's timestamps; for a row
+        of a catalog with a constant rate, with that rate. Before the first frame and after the end a video shows
+        nothing: with `strict` that is an error, otherwise the first or the last frame.
     frames, stride: T frames at a distance of `stride` frames. Frames past the end repeat the last one.
     short_side: scale frames so that the shorter side has this many pixels, and keep the aspect ratio.
     size: `(height, width)` to scale to. Without `short_side` and `size`, frames keep their displayed size, rotated as
         the video says.
-    clip: frames, stride, size and pixel format in one, as a model was trained: `clip=model.clip`. `gray` clips are
-        `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same offset into its
-        part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
-    strict: raise for a damaged frame; otherwise the last good frame replaces it.
+    clip: frames, stride or times of frames, size and pixel format in one, as a model was trained: `clip=model.clip`.
+        `gray` clips are `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one at the same
+        offset into its part of the video. It excludes `frames`, `stride`, `short_side` and `size`.
+    strict: raise for a damaged frame, and for a moment at which the video shows nothing; otherwise the last good frame
+        replaces it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
+        essp.decode("a.mp4", at_s=[0.5, 2, 0.5]).shape                # (3, 240, 320, 3)
+        essp.decode(open("a.mp4", "rb").read(), at_s=1.25).shape      # (240, 320, 3)
 
     Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), `ConfigError` for
     an invalid argument, such as a start outside the video, and `NotFound` for a URI outside all stores.
     """
     start = plain(start)
+    if at_s is not None:
+        _refuse_beside("at_s", clip=(clip, None), start=(start, 0), frames=(frames, 16), stride=(stride, 1))
+        return _moments(video, plain(at_s), resize_to(short_side, size, interpolation), bool(strict))
     starts = several("start", start, int)
     if clip is not None:
         if not isinstance(clip, ClipSpec):
             raise ConfigError(f"must be model.clip or loader.clip, got {shown(clip)}", field="clip", code="type")
-        _refuse_beside_clip(frames, stride, short_side, size)
-        frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
+        _refuse_beside(
+            "clip", frames=(frames, 16), stride=(stride, 1), short_side=(short_side, None), size=(size, None)
+        )
+        frames, resize = clip.frames, resize_of(clip)
     else:
         frames = whole_number("frames", frames, 1, MOST_FRAMES)
         stride = whole_number("stride", stride, 1, MOST_FRAMES)
         resize = resize_to(short_side, size, interpolation)
     with ExitStack() as stack:
         file = _opened(stack, video)
-        row = video if isinstance(video, VideoRow) else _row(str(video), file)
+        row = video if isinstance(video, VideoRow) else _row(video, file)
         clips = _zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)))
-        seeds = [seed_of(row, first, frames, stride) for first in starts]
-        if clip is not None:
-            for seed in seeds:
-                _add_snippets(seed, row, clip)
+        if clip is None:
+            seeds = [seed_of(row, first, frames, stride) for first in starts]
+        else:
+            seeds = [_seed_of_clip(row, clip, first) for first in starts]
         with Reader(file, lookahead=row.lookahead) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
@@ -123,13 +143,60 @@ def decode(
     return clips[0] if isinstance(start, int) else clips
 
 
-def _refuse_beside_clip(frames: int, stride: int, short_side: int | None, size: tuple[int, int] | None) -> None:
-    """Raises `ConfigError` for an argument that `clip` replaces."""
-    given = {"frames": frames, "stride": stride, "short_side": short_side, "size": size}
-    defaults = {"frames": 16, "stride": 1, "short_side": None, "size": None}
-    for name, value in given.items():
-        if plain(value) != defaults[name]:
-            raise ConfigError("`clip` has frames, stride and size; give one of them", field=name, code="conflict")
+def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize, strict: bool) -> Clips:
+    """The frames shown at these moments."""
+    several_given = isinstance(at_s, (list, tuple, range))
+    seconds = list(at_s) if several_given else [at_s]
+    for second in seconds:
+        if isinstance(second, bool) or not isinstance(second, (int, float)) or not isfinite(second):
+            raise ConfigError(f"must be seconds, or a list of them, got {shown(at_s)}", field="at_s", code="type")
+    with ExitStack() as stack:
+        file = _opened(stack, video)
+        row = video if isinstance(video, VideoRow) else _row(video, file, timed=True)
+        numbers = _shown_at(row, seconds, strict)
+        frames = _zeros((len(numbers), *frame_shape(resize, row.height, row.width)))
+        seeds = [seed_of(row, number - row.first_frame, 1, 1) for number in numbers]
+        with Reader(file, lookahead=row.lookahead) as reader:
+            for error in reader.read(seeds, resize, [frame[None] for frame in frames], strict=strict):
+                if error is not None:
+                    raise error
+    return frames if several_given else frames[0]
+
+
+def _shown_at(row: VideoRow, seconds: Sequence[float], strict: bool) -> list[int]:
+    """The number of the frame in the file for each moment. Raises `ConfigError`."""
+    timing = Timing(row)
+    if not timing.known:
+        raise ConfigError(
+            f"{row.id} does not give the times of its frames; choose frames by `start`",
+            field="at_s",
+            code="unsupported",
+        )
+    whole = not row.first_frame and row.last_frame == row.frame_count - 1
+    zero_s = 0.0 if whole else timing.shown_s(row.first_frame)
+    found = []
+    for second in seconds:
+        number = timing.last_shown(zero_s + second)
+        if strict and (number is None or not row.first_frame <= number <= row.last_frame):
+            begin, end = (timing.shown_s(frame) - zero_s for frame in (row.first_frame, row.last_frame + 1))
+            raise ConfigError(
+                f"{row.id} shows its frames from {begin:g} s to {end:g} s, and nothing at {second:g} s; with "
+                "strict=False you get its nearest frame",
+                field="at_s",
+                code="range",
+            )
+        if number is None:
+            number = row.first_frame if zero_s + second < timing.shown_s(row.first_frame) else row.last_frame
+        found.append(min(max(number, row.first_frame), row.last_frame))
+    return found
+
+
+def _refuse_beside(argument: str, **others: tuple[Any, Any]) -> None:
+    """Raises `ConfigError` for an argument that is replaced by another one. `others`: value and default of each."""
+    for name, (value, default) in others.items():
+        given = plain(value)
+        if given is not None if default is None else given != default:
+            raise ConfigError(f"`{argument}` replaces it; give one of the two", field=name, code="conflict")
 
 
 def _zeros(shape: tuple[int, ...]) -> Clips:
@@ -144,8 +211,10 @@ def _zeros(shape: tuple[int, ...]) -> Clips:
         ) from error
 
 
-def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
-    """The path of a local file, or else a file that is read in ranges and closed with `stack`."""
+def _opened(stack: ExitStack, video: str | Path | VideoRow | Contents) -> VideoFile:
+    """The path of a local file, or else a binary file; one that is opened here is closed with `stack`."""
+    if not isinstance(video, (str, Path, VideoRow)) and is_contents(video):
+        return opened_contents("video", video)
     uri = video.uri if isinstance(video, VideoRow) else uri_of("video", video)
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
@@ -161,23 +230,17 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
     return file
 
 
-def _row(name: str, file: VideoFile) -> VideoRow:
+def _row(video: object, file: VideoFile, *, timed: bool = False) -> VideoRow:
     """The row that a catalog would have for the whole file."""
-    facts = probe(file)
+    name = name_of_contents(video) if is_contents(video) else str(video)
+    facts = probe(file, timed=timed)
     found = {field.name: getattr(facts, field.name) for field in fields(facts)}
     return VideoRow(name, name, "", "", 0, "", last_frame=facts.frame_count - 1, **found)
 
 
 def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     """The recipe of a clip that begins at `start` of a row. Raises `ConfigError` for a start outside it."""
-    length = row.last_frame - row.first_frame + 1
-    if not is_whole(start) or not 0 <= start < length:
-        raise ConfigError(
-            f"must be a frame of {row.id}, from 0 to {length - 1}, got {shown(start)}",
-            field="start",
-            code="range" if is_whole(start) else "type",
-        )
-    first = row.first_frame + start
+    first = _first_frame(row, start)
     seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
     seek = Seek()
     if seek_to(row, first, seek):
@@ -185,10 +248,31 @@ def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     return seed
 
 
-def _add_snippets(seed: Seed, row: VideoRow, clip: ClipSpec) -> None:
-    for first in even_snippets(row, clip, seed.first_frame):
-        snippet = seed.later.add(first_frame=first)
-        seek_to(row, first, snippet.seek)
+def _seed_of_clip(row: VideoRow, clip: ClipSpec, start: int) -> Seed:
+    first = _first_frame(row, start)
+    begin, _ = places_in(row, clip)
+    if clip.of_whole_video and first != begin:
+        if start:
+            raise ConfigError(
+                f"a clip that covers its whole video begins at frame {begin - row.first_frame} of {row.id}, not at "
+                f"{start}",
+                field="start",
+                code="range",
+            )
+        first = begin
+    return clip_seed(row, clip, first, even_snippets(row, clip, first))
+
+
+def _first_frame(row: VideoRow, start: int) -> int:
+    """The number in the file of a frame of a row. Raises `ConfigError` if the row has no such frame."""
+    length = row.last_frame - row.first_frame + 1
+    if not is_whole(start) or not 0 <= start < length:
+        raise ConfigError(
+            f"must be a frame of {row.id}, from 0 to {length - 1}, got {shown(start)}",
+            field="start",
+            code="range" if is_whole(start) else "type",
+        )
+    return row.first_frame + start
 
 
 def resize_to(short_side: Any, size: Any, interpolation: Any) -> Resize:

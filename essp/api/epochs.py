@@ -44,9 +44,10 @@ class Batch:
         (`Clip.pixels`). Other features are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.
     meta: lists of B values. `video` (its id), `uri`, `class_name`, `split` and `group`: as in the catalog;
-        `first_frame` and `last_frame`: in the file; `epoch`; `index`: of the clip in its epoch. Then the other columns
-        of the source of the catalog, by their names: None for a video without a value; `source_` is added to a name
-        that is one of those above.
+        `first_frame` and `last_frame`: in the file; `times_s`: only for clips whose frames are chosen by time, a list
+        of T seconds of the file at which they appear; `epoch`; `index`: of the clip in its epoch. Then the other
+        columns of the source of the catalog, by their names: None for a video without a value; `source_` is added to a
+        name that is one of those above.
     targets: labels, spans and values for the frames of each clip, if the catalog has any.
 
     For example:

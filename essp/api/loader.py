@@ -146,16 +146,16 @@ class Loader(Epochs):
         checked_group("clip", clip, Clip)
         checked_group("sampling", sampling, Sampling)
         checked_group("limits", limits, Limits)
-        deltas = _deltas_of(delta_timestamps, clip)
+        deltas, section = _deltas_of(delta_timestamps, clip), clip._job_section()
         ranks, where = rendezvous_of(rank, world_size), device_of(device)
         document = document_of(
             data={
                 "catalog": uri_of("catalog", catalog),
                 **data_of_split(name_of("split", split), validation_fraction),
             },
-            clip=clip._job_section(),
+            clip=section,
             sampling=sampling._job_section(),
-            stream={"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)},
+            stream={"feature": feature, "params": params_of(feature, params, section["frames"] // clip.snippets)},
             batch_size=whole_number("batch_size", batch_size, 1),
             bounds={},
             limits=limits,
@@ -266,7 +266,7 @@ class Loader(Epochs):
         size = f"{clip.resize.height} x {clip.resize.width}"
         return (
             f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
-            f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
+            f"{clip.frames} frames of {size}, {clip.distance}; {len(self.classes)} classes>"
         )
 
     def another(self) -> Self:
@@ -366,7 +366,9 @@ class Loader(Epochs):
 
     @cached_property
     def _targets(self) -> TargetReader:
-        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._deltas)
+        clip, view = self.clip, self._source.phases.view(0)
+        timed = view.timed(clip) if clip.by_time else None
+        return TargetReader(view.rows, clip.frames, clip.stride, self._deltas, timed)
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         feed = self._feed_at(start)
@@ -426,6 +428,7 @@ class Loader(Epochs):
             **{name: [rows.text(name, place) for place in places] for name in ("uri", "class_name", "split", "group")},
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
+            **self._times(places, [item.clip.first_frame for item in items]),
             "epoch": [item.clip.epoch for item in items],
             "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
@@ -435,6 +438,14 @@ class Loader(Epochs):
         has_targets = self.clip.snippets == 1 and self._targets.any
         targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
         return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets)
+
+    def _times(self, places: Sequence[int], first_frames: Sequence[int]) -> dict[str, list[Any]]:
+        """When the frames of clips appear, if they are chosen by time."""
+        clip = self.clip
+        if not clip.by_time or clip.snippets > 1:
+            return {}
+        timed = self._source.phases.view(0).timed(clip)
+        return {"times_s": [timed.times_s(*each) for each in zip(places, first_frames, strict=True)]}
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process starts its own processes."""

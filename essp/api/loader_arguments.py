@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,10 +20,14 @@ from essp_common.job.fields import MOST_EPOCHS, MOST_READERS
 from essp_common.job.spec import JobSpec
 from essp_common.validation import problems, shown
 
+M = TypeVar("M", bound=BaseModel)
+
 MOST_LOOPS = MOST_READERS // 2
 CLIP_NAMES = {"clip.resize": "clip.size", "clip.resize.height": "clip.size", "clip.resize.width": "clip.size"}
 """What `Clip` calls the fields of a job's `clip`, where it has another name for them."""
 
+_FRAMES = 16
+_BY_TIME = ("fps", "every_s", "seconds", "max_frames", "spread")
 _LEAST_SIDE = 8
 _MOST_SIDE = 7680
 _VISITS_OF_A_WINDOW = 64
@@ -36,7 +40,7 @@ _KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhausti
 class Clip:
     """The shape of a clip: number of frames, distance between them, size and colours.
 
-    frames: frames of a clip.
+    frames: frames of a clip. `max_frames`, and `seconds` with a rate, replace it.
     stride: distance between two frames of the clip, in frames of the video. If the video is shorter than the clip, its
         last frame is repeated.
     size: `(height, width)` in pixels, or the side of a square. Frames are scaled to cover it, and then cropped at the
@@ -48,18 +52,36 @@ class Clip:
     snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
         of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
         `first_frame` belongs to the first piece.
+    fps, every_s: choose frames by time instead of by `stride`: frames per second, or seconds from one to the next, in
+        videos of any frame rate, also of a varying one. The clip begins when its first frame appears; each later moment
+        shows the last frame that has appeared by then, so a video with a lower rate repeats some.
+    seconds: the length of the clip, or of each of its `snippets`: its frames are `seconds / frames` apart. With `fps`
+        or `every_s`, it gives the number of frames.
+    max_frames: the clip is the whole video (or its `part`) at `fps` or `every_s`, as this many frames: if more would
+        fit, that many are spread evenly over the video; if fewer do, the last frame of the video is repeated.
+    spread: `"video"` spreads the frames evenly over the time of the whole video (or its `part`), from its first frame
+        to its last.
 
     For example:
 
         essp.Clip(frames=16, stride=4, size=224)  # spans 61 frames of the video
+        essp.Clip(fps=4, frames=16)               # 4 s of the video, whatever its frame rate
+        essp.Clip(seconds=2.0, frames=16)         # 8 frames per second
+        essp.Clip(every_s=1, max_frames=64)       # the whole video, a frame per second up to 64 s
+        essp.Clip(frames=32, spread="video")      # 32 frames of the whole video
     """
 
-    frames: int = 16
+    frames: int = _FRAMES
     stride: int = 1
     size: int | tuple[int, int] = 224
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
     part: tuple[float, float] = (0.0, 1.0)
     snippets: int = 1
+    fps: float | None = None
+    every_s: float | None = None
+    seconds: float | None = None
+    max_frames: int | None = None
+    spread: Literal["video"] | None = None
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
@@ -76,8 +98,14 @@ class Clip:
             "part": self.part,
             "resize": {"mode": "crop", "height": height, "width": width},
         }
-        _check("clip", section, ClipSpec, CLIP_NAMES)
-        return section
+        by_time = {name: value for name in _BY_TIME if (value := getattr(self, name)) is not None}
+        if "max_frames" in by_time:
+            whole_number("clip.max_frames", self.max_frames, 2)
+        replaced = "max_frames" in by_time or ("seconds" in by_time and len(by_time) > 1)
+        if replaced and self.frames == _FRAMES:
+            del section["frames"]
+        section |= by_time
+        return {**section, "frames": _check("clip", section, ClipSpec, CLIP_NAMES).frames}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +119,7 @@ class Sampling:
     seed: the same seed gives the same clips in the same order.
     clips_per_epoch: default: the number of training videos; for `exhaustive`, the number of clips that there are.
     clips_per_video: of any other split, `validation` for example, an epoch has this many clips of each video, at even
-        distances.
+        distances (default: 3; one, if a clip covers the whole video).
     clips_per_visit: for `pooled`, clips of each video that is drawn; for `exhaustive`, neighbouring clips that are
         decoded together, which costs least if it is the number of clips that start in one group of pictures, or a
         multiple of it (default: 8).
@@ -108,7 +136,7 @@ class Sampling:
     kind: Literal["class_balanced", "pooled", "exhaustive", "uniform"] = "class_balanced"
     seed: int = 0
     clips_per_epoch: int | None = None
-    clips_per_video: int = 3
+    clips_per_video: int | None = None
     clips_per_visit: int | None = None
     window: int | None = None
     step: int | None = None
@@ -211,10 +239,10 @@ class Limits:
         return {name: plain(value) for name, value in given.items() if value is not None}
 
 
-def _check(name: str, section: Mapping[str, Any], kind: type[BaseModel], names: Names | None = None) -> None:
-    """Raises `ConfigError` for a section of a job that is not valid."""
+def _check(name: str, section: Mapping[str, Any], kind: type[M], names: Names | None = None) -> M:
+    """The section of a job. Raises `ConfigError` if it is not valid."""
     try:
-        kind.model_validate(plain(section))
+        return kind.model_validate(plain(section))
     except ValidationError as error:
         with fields_named(names or {}, JobSpec):
             raise ConfigError.together([each.within(name) for each in problems(error, kind)]) from error

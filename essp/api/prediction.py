@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import ValidationError
 
-from essp.api.arguments import path_of, several, uri_of
+from essp.api.arguments import path_of, uri_of
+from essp.api.contents import Contents, given_videos, is_contents, name_of_contents, written_to
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
@@ -110,7 +112,8 @@ class Answers:
 class VideoPrediction:
     """The answer of a model for one video.
 
-    video: path or URI as given; for a file of a folder, followed by the path below the folder.
+    video: path or URI as given; for a file of a folder, followed by the path below the folder; for an open file its
+        name, and for bytes `bytes N`, if they are number N of the videos given, from 0.
     class_name: the most likely class; None if no clip of the video could be decoded.
     scores: class -> probability, the most likely first; empty if no clip of the video could be decoded.
     clips: number of clips that were scored.
@@ -159,7 +162,7 @@ AS_IN_TRAINING = Look()
 
 @needs_extra("essp.predict")
 def predict(
-    videos: str | Path | Sequence[str | Path],
+    videos: str | Path | Contents | Sequence[str | Path | Contents],
     model: str | Path,
     *,
     segments: bool = False,
@@ -170,7 +173,8 @@ def predict(
     """Classify videos with a trained model, as `essp predict` does: one answer for each video, in the order given.
 
     videos: files, folders (all videos in them), or their URIs; one or several. Also pictures, for a model that was
-        trained on clips of one frame, such as records.
+        trained on clips of one frame, such as records. Also contents of files: `bytes`, `bytearray`, `memoryview`, or
+        open binary files, which are copied to a temporary folder.
     model: path or URI of the output of the job that trained it, or of its `model` folder.
     segments: also find the parts of each video that show a class, with the resolution of the distance between clips.
     every_s: seconds from one clip to the next in videos of any length; None: as many clips of each video as in
@@ -188,13 +192,22 @@ def predict(
     argument, and `EsspError` if the whole job fails. Ctrl-C ends it cleanly.
     """
     require("essp.predict", "torch")
-    given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
-    look = Look(segments, every_s, highlight, floor)
-    with fields_named(_ARGUMENTS, JobSpec):
-        answers = classify(given, uri_of("model", model), Settings(), _unwatched, look)
+    given = given_videos("videos", videos)
+    look, settings, uri = Look(segments, every_s, highlight, floor), Settings(), uri_of("model", model)
+    names: dict[str, str] = {}
+    with ExitStack() as stack:
+        stack.enter_context(fields_named(_ARGUMENTS, JobSpec))
+        if any(map(is_contents, given)):
+            folder = stack.enter_context(TemporaryFolder("contents"))
+            settings = settings.model_copy(update={"stores": (*settings.stores, as_uri(folder))})
+            for number, video in enumerate(given):
+                if is_contents(video):
+                    given[number] = str(written_to(folder, "videos", video, number))
+                    names[given[number]] = name_of_contents(video, number)
+        answers = classify([path_of("videos", video) for video in given], uri, settings, _unwatched, look)
     return [
         VideoPrediction(
-            row.video_id,
+            names.get(row.video_id, row.video_id),
             row.class_name,
             dict(row.top(answers.classes, len(row.scores))),
             row.clips,

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, get_args
@@ -27,17 +27,20 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.api.arguments import MOST_DECODERS, bytes_of, path_of, several, whole_number
+from essp.api.arguments import MOST_DECODERS, bytes_of, path_of, whole_number
 from essp.api.clips import MOST_FRAMES, Interpolation, resize_to
+from essp.api.contents import Contents, given_videos, is_contents, name_of_contents, written_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
 from essp.catalog.probing import ProbeOptions, Prober
+from essp.uris import as_uri
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
@@ -61,7 +64,7 @@ class Window(NamedTuple):
     """A window of frames of a video.
 
     video: path or URI as given; for a file of a folder, followed by the path below the folder; for a row of a catalog,
-        its id.
+        its id; for an open file its name, and for bytes `bytes N`, if they are number N of the videos given, from 0.
     first_frame: from 0; for a labelled segment, from its first frame.
     frames: `(T, H, W, 3)` uint8, RGB.
 
@@ -76,7 +79,7 @@ class Window(NamedTuple):
 
 
 def stream(
-    videos: str | Path | VideoRow | Sequence[str | Path | VideoRow],
+    videos: str | Path | VideoRow | Contents | Sequence[str | Path | VideoRow | Contents],
     *,
     frames: int = 16,
     stride: int = 1,
@@ -90,7 +93,8 @@ def stream(
 ) -> Stream:
     """Decode all frames of videos of any length, in order, in windows of `frames` frames; each frame is decoded once.
 
-    videos: files, folders (all videos in them), their URIs, or rows of a catalog; one or several.
+    videos: files, folders (all videos in them), their URIs, rows of a catalog, or contents of files: `bytes`,
+        `bytearray`, `memoryview`, or open binary files, which are copied to a temporary folder; one or several.
     frames, stride: frames of a window, at a distance of `stride` frames.
     step: frames from the start of one window to the start of the next; default: `frames * stride`, so that windows
         neither overlap nor leave gaps. A smaller step makes windows overlap, a larger one leaves frames out.
@@ -111,8 +115,8 @@ def stream(
     Raises `ConfigError` for invalid arguments, and at a video for which `memory` cannot hold a frame for each child.
     """
     require("essp.stream", "av")
-    given = several("videos", videos, str, Path, VideoRow)
-    rows = [video if isinstance(video, VideoRow) else path_of("videos", video) for video in given]
+    given = given_videos("videos", videos, VideoRow)
+    rows = [video if isinstance(video, VideoRow) or is_contents(video) else path_of("videos", video) for video in given]
     frames = whole_number("frames", frames, 1, _MOST_IN_A_WINDOW)
     stride = whole_number("stride", stride, 1, MOST_FRAMES)
     step = frames * stride if step is None else whole_number("step", step, 1)
@@ -135,7 +139,7 @@ class Stream:
     """
 
     def __init__(
-        self, videos: Sequence[str | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
+        self, videos: Sequence[str | VideoRow | Contents], windows: _Windows, resize: Resize, decoders: int, memory: int
     ) -> None:
         self.errors: dict[str, EsspError] = {}
         self._videos = videos
@@ -174,7 +178,17 @@ class Stream:
         settings = DecodingSettings()
         self._process = os.getpid()
         with ExitStack() as stack:
-            rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
+            videos: list[str | VideoRow] = []
+            folder: str | None = None
+            for number, video in enumerate(self._videos):
+                if isinstance(video, (str, VideoRow)):
+                    videos.append(video)
+                    continue
+                folder = folder or stack.enter_context(TemporaryFolder("stream"))
+                videos.append(_row_of_contents(folder, video, number))
+            if folder is not None:
+                settings = settings.model_copy(update={"stores": (*settings.stores, as_uri(folder))})
+            rows = stack.enter_context(closing(_rows(videos, settings.stores)))
             lanes = stack.enter_context(closing(_Lanes(settings.sandbox(), self._decoders)))
             lanes.start()
             units = self._units(rows)
@@ -458,6 +472,12 @@ def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
             raise outcome
         parts.append(frames_of(outcome))
     return parts
+
+
+def _row_of_contents(folder: str, contents: Contents, number: int) -> VideoRow:
+    path = written_to(folder, "videos", contents, number)
+    [row] = find([str(path)], Stores((as_uri(folder),)))
+    return replace(row, id=name_of_contents(contents, number))
 
 
 def _rows(videos: Sequence[str | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:

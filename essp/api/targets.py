@@ -1,8 +1,8 @@
 """Targets of clips: the labels, spans and series of the catalog for the frames of each clip.
 
-Frame t of a clip is frame `first_frame + t * stride` of the file; past the end, it is the last frame of the video or
-segment, as in the clip itself. Its labels are those of the spans that contain it, and its values are those of each
-series at that frame.
+Frame t of a clip is frame `first_frame + t * stride` of the file, unless frames are chosen by time; past the end, it is
+the last frame of the video or segment, as in the clip itself. Its labels are those of the spans that contain it, and
+its values are those of each series at that frame.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from essp_common.catalog.columns import Blobs
 from essp_common.catalog.rows import Rows
 from essp_common.catalog.targets import Targets as VideoTargets
 from essp_common.catalog.targets import unpack
+from essp_common.catalog.timed import TimedFrames
 from essp_common.errors import ConfigError
 from essp_common.validation import suggested
 
@@ -88,9 +89,17 @@ class Targets:
 class TargetReader:
     """Reads the targets of clips from the rows of a catalog."""
 
-    def __init__(self, rows: Rows, frames: int, stride: int, deltas: Mapping[str, Sequence[float]]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        frames: int,
+        stride: int,
+        deltas: Mapping[str, Sequence[float]],
+        timed: TimedFrames | None = None,
+    ) -> None:
         """`rows`: of the split. `frames`, `stride`: of a clip. `deltas`: series -> times at which its values are taken,
-        in seconds from a clip's last frame."""
+        in seconds from a clip's last frame. `timed`: the frames of clips, if they are chosen by time."""
+        self._timed = timed
         self._rows = rows
         self._deltas = deltas
         self._steps = np.arange(frames, dtype=np.int64) * stride
@@ -132,7 +141,10 @@ class TargetReader:
         Raises `ConfigError` for a series whose shape differs between videos.
         """
         last = self._rows.where(np.array(places)).numbers("last_frame").astype(np.int64)
-        numbers = np.minimum(np.array(first_frames, np.int64)[:, None] + self._steps, last[:, None])
+        steps = self._steps
+        if self._timed is not None:
+            steps = np.array([self._timed.offsets(*each) for each in zip(places, first_frames, strict=True)], np.int64)
+        numbers = np.minimum(np.array(first_frames, np.int64)[:, None] + steps, last[:, None])
         videos = [self._video(place) for place in places]
         labels = np.zeros((len(places), len(self.names)), np.bool_)
         frame_labels = np.zeros((*numbers.shape, len(self.names)), np.bool_)

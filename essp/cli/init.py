@@ -344,8 +344,7 @@ def _files_of(text: str) -> str:
     """The weight files that a job starts from, for the last line of the output; empty if it uses none."""
     named = {trainer.weights for trainer in parse_spec(text).trainers.values() if trainer.weights}
     files = sorted(name for name in named if not name.startswith(PACKAGE))
-    them = "it" if len(files) == 1 else "them"
-    return f", which starts from {', '.join(files)} (essp validate says how to make {them})" if files else ""
+    return f", which starts from {', '.join(files)} (essp weights fetch)" if files else ""
 
 
 def _name(uri: str, file: Path) -> str:

@@ -58,7 +58,7 @@ trainers:
   spatial-vgg19: &spatial
     stream: rgb
     model: vgg19
-    weights: vgg19.pt         # ImageNet (ILSVRC 2012); `essp validate` says how to make the file
+    weights: vgg19.safetensors  # ImageNet (ILSVRC 2012); `essp weights fetch vgg19`
     batch_size: 256           # section 3; [36], too
     micro_batch: 64           # [essp] the same step in a quarter of the memory: VGG has no batch normalisation
     dropout: 0.9
@@ -74,7 +74,7 @@ trainers:
   temporal-vgg19: &temporal
     stream: flow
     model: vgg19
-    weights: vgg19.pt         # section 4.3: all but the first and the last layer; section 4.2 says "from the scratch"
+    weights: vgg19.safetensors  # section 4.3: all but first and last layer; section 4.2 says "from the scratch"
     batch_size: 256
     micro_batch: 64
     dropout: 0.9
@@ -83,9 +83,9 @@ trainers:
     checkpoint: *often
   # The paper's other networks, from the same decoded clips; they have no dropout. Their batch normalisation sees
   # micro_batch clips.
-  # spatial-resnet101: {{<<: *spatial, model: resnet101, weights: resnet101.pt, dropout: 0.0}}
-  # spatial-resnet152: {{<<: *spatial, model: resnet152, weights: resnet152.pt, dropout: 0.0}}
-  # temporal-resnet50: {{<<: *temporal, model: resnet50, weights: resnet50.pt, dropout: 0.0}}
+  # spatial-resnet101: {{<<: *spatial, model: resnet101, weights: resnet101.safetensors, dropout: 0.0}}
+  # spatial-resnet152: {{<<: *spatial, model: resnet152, weights: resnet152.safetensors, dropout: 0.0}}
+  # temporal-resnet50: {{<<: *temporal, model: resnet50, weights: resnet50.safetensors, dropout: 0.0}}
 
 aggregation:
   strategies: [average]       # "averaging the predictions"
@@ -137,7 +137,7 @@ trainers:
   rgb: &trainer
     stream: rgb
     model: resnet50
-    weights: resnet50.pt      # ImageNet; `essp validate` says how to make the file
+    weights: resnet50.safetensors  # ImageNet; `essp weights fetch resnet50`
     amp: true                 # [essp] mixed precision, where there is a GPU
     batch_size: 64            # [essp] a fourth of theirs, for one GPU
     dropout: 0.4

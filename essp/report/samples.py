@@ -27,7 +27,6 @@ from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import Seed
 from essp_common.quantities import percent
 from essp_common.records.rows import record_at
 from essp_common.wiring import Stores
@@ -36,7 +35,8 @@ from essp_engine.features.drawing import Picture, drawing
 from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import SignedExtractor
 from essp_engine.features.quantization import Usage, usage
-from essp_engine.planning.planned_clip import places_in_part
+from essp_engine.planning.planned_clip import places_in
+from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.container import Limits
 from essp_engine.video.geometry import frame_shape
 from essp_engine.video.images import ImageDecoder
@@ -144,12 +144,9 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None 
         colour = ImageDecoder(Limits().pixels).write(data, shape, resize, clip[0], strict=spec.limits.strict)
         return Intermediates(clip, colour)
     store, key = stores.resolve(row.uri, video=True)
-    frames, stride = spec.clip.snippet_frames, spec.clip.stride
-    [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), spec.clip)
-    middle = row.first_frame + int(begin) + (int(places) - 1) // 2
-    first = middle if first_frame is None else first_frame
-    seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
-    clip = np.zeros((frames, *frame_shape(resize, row.height, row.width)), np.uint8)
+    begin, places = places_in(row, spec.clip)
+    seed = clip_seed(row, spec.clip, begin + (places - 1) // 2 if first_frame is None else first_frame)
+    clip = np.zeros((spec.clip.snippet_frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)
     with Reader(store.open(key) if path is None else path) as reader:
         (error,) = reader.read([seed], resize, [clip], strict=spec.limits.strict)

@@ -80,6 +80,12 @@ def labels_at(spans: Sequence[LabelledSpan], first_frame: int, frames: int, stri
     return sorted(found)
 
 
+def labels_of(spans: Sequence[LabelledSpan], frames: Sequence[int]) -> list[int]:
+    """The label numbers of a clip with these frames, ascending."""
+    found = {label for begin, stop, label in spans if any(begin <= frame <= stop for frame in frames)}
+    return sorted(found)
+
+
 def _packed(rows: Rows) -> Blobs:
     column = rows.columns[COLUMN]
     if not isinstance(column, Blobs):

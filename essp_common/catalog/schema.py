@@ -63,6 +63,8 @@ PLANNED = (
     *KEYFRAMES,
 )
 """The columns that plans and messages need, in addition to those that identify a video."""
+TIMED = ("start_s", "duration_s", "timestamps", "time_base")
+"""The columns that plans also need if the frames of clips are chosen by time."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""
 HANDED = ("extra", "targets")

@@ -35,6 +35,18 @@ def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(steps, dtype=np.int64)])
 
 
+EARLY_S = 1e-6
+"""A moment this much before a frame appears still shows the frame: times are often written with six decimals, as by
+ffprobe, and sums of fractions are not exact."""
+_MOST_OF_A_FRAME = 1e-3
+_HALF = 0.5
+
+
+def slack(fps: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """`EARLY_S` in frames."""
+    return np.minimum(np.multiply(fps, EARLY_S), _MOST_OF_A_FRAME)
+
+
 class Timing:
     """The times of a file's frames."""
 
@@ -53,6 +65,20 @@ class Timing:
         if self._row.timestamps:
             return float(self._edges[min(frame, self._count)])
         return self._row.start_s + frame / (self._row.fps or 1.0)
+
+    @property
+    def edges(self) -> NDArray[np.float64] | None:
+        """`(frame_count + 1,)` times at which each frame appears, and the end; None: the rate is constant. Raises
+        `ConfigError` for damaged timestamps."""
+        return self._edges if self._row.timestamps else None
+
+    def last_shown(self, second: float) -> int | None:
+        """The frame that is shown at this time: the last one that has appeared. None: before the first frame, and
+        after the end."""
+        end_s, last_s = self.shown_s(self._count), self.shown_s(self._count - 1)
+        if second < self.shown_s(0) - EARLY_S or second >= max(end_s, last_s + 2 * EARLY_S) - EARLY_S:
+            return None
+        return self._at(second)
 
     def frames(self, start_s: float, end_s: float | None) -> range:
         """The frames of [start_s, end_s); empty if the video ends before.
@@ -79,23 +105,31 @@ class Timing:
     def _at(self, second: float) -> int:
         """The frame that is shown at this time."""
         if self._row.timestamps:
-            place = int(np.searchsorted(self._edges, second, side="right")) - 1
+            place = int(np.searchsorted(self._edges, second + EARLY_S, side="right")) - 1
         else:
-            place = math.floor((second - self._row.start_s) * self._row.fps + 1e-6)
+            place = math.floor((second - self._row.start_s) * self._row.fps + self._slack)
         return min(max(place, 0), self._count - 1)
+
+    @property
+    def _slack(self) -> float:
+        """In frames, how much before a frame appears by its rate it may be shown: half a tick, to which containers
+        round its timestamp."""
+        numerator, denominator = self._row.time_base
+        return min(max(float(slack(self._row.fps)), numerator / denominator * self._row.fps / 2), _HALF)
 
     @cached_property
     def _edges(self) -> NDArray[np.float64]:
         """`(frame_count + 1,)` times at which each frame appears, and the end. Raises `ConfigError` for damaged
         timestamps."""
         row = self._row
-        return _edges(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
+        return edges_of(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
 
 
 @lru_cache(maxsize=4)  # segments of one file come consecutively
-def _edges(
+def edges_of(
     name: str, packed: bytes, count: int, time_base: tuple[int, int], start_s: float, duration_s: float
 ) -> NDArray[np.float64]:
+    """The same from the fields of a row. Raises `ConfigError` for damaged timestamps."""
     try:
         ticks = unpack(packed, count)
     except ValueError as error:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from essp_common.catalog.checks import LARGEST_COUNT
 from essp_common.catalog.columns import Lists, narrow
 from essp_common.catalog.rows import Rows
+from essp_common.catalog.timed import TimedFrames
+from essp_common.job.clip_spec import ClipSpec
 
 _SAMPLED, _NEARLY_ALL = 1000, 0.9
 """Number of videos examined for a common property, and the fraction of them that must have it."""
@@ -31,6 +33,7 @@ class CatalogView:
         self.class_begin = np.searchsorted(class_id[self.in_classes], np.arange(len(classes) + 1)).astype(np.int64)
         """(classes + 1,) where each class begins in `in_classes`, and the end of the last one."""
         self._starts: tuple[int, NDArray[Any]] | None = None
+        self._timed: tuple[ClipSpec, TimedFrames] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,6 +134,12 @@ class CatalogView:
             most = min(span, LARGEST_COUNT)
             self._starts = span, np.maximum(self.length, most) - (most - 1)
         return self._starts[1]
+
+    def timed(self, clip: ClipSpec) -> TimedFrames:
+        """The frames of clips that are chosen by time. Raises `ConfigError`, as `TimedFrames` does."""
+        if self._timed is None or self._timed[0] != clip:
+            self._timed = clip, TimedFrames(self.rows, clip)
+        return self._timed[1]
 
 
 def _frames(numbers: NDArray[Any]) -> NDArray[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -39,13 +40,33 @@ class ResizeSpec(Section):
     """A method of libswscale."""
 
 
+MOST_FRAMES = 512
+"""Frames of a clip."""
+
+
 class ClipSpec(Section):
     """The geometry of a clip."""
 
-    frames: int = Field(11, ge=1, le=512)
-    """Frames decoded for each clip. A flow stack of length L needs L + 1. For records: 1."""
+    frames: int = Field(11, ge=1, le=MOST_FRAMES)
+    """Frames decoded for each clip. A flow stack of length L needs L + 1. For records: 1. Leave it out with
+    `max_frames`, and with `fps` and `seconds` together, which give it."""
     stride: int = Field(1, ge=1, le=64)
     """Distance in frames between consecutive frames of the clip."""
+    fps: float | None = Field(None, ge=0.0001, le=1000)
+    """Choose frames by time instead of by `stride`: this many per second, in videos of any frame rate, also of a
+    varying one. A clip begins when its first frame appears, and each later moment shows the last frame that has
+    appeared by then. A video with fewer frames per second repeats some. See docs/clips-by-time.md."""
+    every_s: float | None = Field(None, ge=0.001, le=86_400)
+    """The same as `fps`, as seconds from one frame to the next: 2 is a frame every two seconds."""
+    seconds: float | None = Field(None, ge=0.001, le=86_400)
+    """Choose frames by time so that a clip (or each of its `snippets`) lasts this long: its frames are `seconds` /
+    `frames` apart. With `fps` or `every_s` instead of `frames`, a clip has as many frames as fit."""
+    max_frames: int | None = Field(None, ge=2, le=MOST_FRAMES)
+    """A clip is the whole video (or its `part`) at `fps` or `every_s`, with this many frames: if more would fit, that
+    many are spread evenly over the video; if fewer do, the last frame of the video is repeated."""
+    spread: Literal["video"] | None = None
+    """`video`: spread `frames` frames evenly over the time of the whole video (or its `part`), from its first frame to
+    its last."""
     snippets: int = Field(1, ge=1, le=64)
     """Number of pieces into which a clip's frames are split. The video is divided into this many equal parts, and each
     part contributes one snippet of `frames / snippets` frames. A feature is computed for each snippet separately, and
@@ -69,8 +90,113 @@ class ClipSpec(Section):
 
     @property
     def span(self) -> int:
-        """Frames of the video from the first to the last frame of a snippet."""
+        """Frames of the video from the first to the last frame of a snippet, unless they are chosen by time
+        (`essp_common/catalog/timed.py`)."""
         return (self.snippet_frames - 1) * self.stride + 1
+
+    @property
+    def by_time(self) -> bool:
+        """Whether frames are chosen by time, not by their number."""
+        return self.of_whole_video or self.period_s is not None
+
+    @property
+    def of_whole_video(self) -> bool:
+        """Whether a clip covers its whole video, so that a video has only one."""
+        return self.spread is not None or self.max_frames is not None
+
+    @property
+    def period_s(self) -> float | None:
+        """Seconds from one frame to the next; None: they are not chosen at a rate."""
+        if self.fps is not None:
+            return 1 / self.fps
+        if self.every_s is not None:
+            return self.every_s
+        return None if self.seconds is None else self.seconds / self.snippet_frames
+
+    @property
+    def distance(self) -> str:
+        """The distance of frames, in words."""
+        if self.spread is not None:
+            return "spread over the whole video"
+        if self.period_s is None:
+            return f"stride {self.stride}"
+        rate = f"every {self.period_s:g} s" if self.fps is None else f"at {self.fps:g} per second"
+        return f"{rate}, of the whole video" if self.of_whole_video else rate
+
+    @model_validator(mode="before")
+    @classmethod
+    def _frames_that_follow(cls, given: Any) -> Any:
+        """Fill in `frames` if other fields give it, and only these."""
+        if not isinstance(given, dict) or given.get("frames") is not None:
+            return given
+        frames = given.get("max_frames")
+        rate = _number(given.get("fps")) or 1 / (_number(given.get("every_s")) or float("inf"))
+        if frames is None and rate and (seconds := _number(given.get("seconds"))):
+            frames = _fitting(rate, seconds) * (_number(given.get("snippets")) or 1)
+        elif (_number(frames) or 0) > MOST_FRAMES:
+            return given
+        return given if _number(frames) is None else {**given, "frames": int(frames)}
+
+    @model_validator(mode="after")
+    def _chooses_frames_one_way(self) -> ClipSpec:
+        given = [name for name in _BY_TIME if getattr(self, name) is not None]
+        if given and self.stride != 1:
+            raise wrong(
+                f"{self.stride} counts frames, and {given[0]} chooses them by time; leave out one of the two",
+                field="stride",
+                code="conflict",
+            )
+        if len(both := [name for name in ("spread", *_RATES) if name in given]) > 1:
+            raise wrong(
+                f"{both[0]} says where the frames are, too; leave out one of the two", field=both[1], code="conflict"
+            )
+        self._check_whole_video(given)
+        self._check_frames(given)
+        return self
+
+    def _check_whole_video(self, given: list[str]) -> None:
+        if self.max_frames is not None and not set(_RATES) & set(given):
+            other = "leave it out" if self.spread else "give `fps` or `every_s` with it"
+            raise wrong(
+                f"limits the frames of a video at a rate; {other}, or write spread: video with `frames` alone",
+                field="max_frames",
+                code="conflict" if self.spread else "missing",
+            )
+        if not self.of_whole_video:
+            return
+        whole = "spread" if self.spread is not None else "max_frames"
+        if self.seconds is not None:
+            raise wrong(f"a clip with {whole} is as long as its video; leave it out", field="seconds", code="conflict")
+        if self.snippets > 1:
+            raise wrong(
+                f"a clip with {whole} is of the whole video, and cannot be divided; leave it out",
+                field="snippets",
+                code="conflict",
+            )
+        if self.frames < _LEAST_SPREAD:
+            raise wrong(
+                f"{self.frames} cannot be spread over a video; use {_LEAST_SPREAD} or more",
+                field="frames",
+                code="range",
+            )
+
+    def _check_frames(self, given: list[str]) -> None:
+        if self.max_frames is not None and self.frames != self.max_frames:
+            raise wrong(
+                f"with max_frames: {self.max_frames} a clip has that many; leave it out",
+                field="frames",
+                code="conflict",
+            )
+        if self.seconds is None or not set(_RATES) & set(given):
+            return
+        fitting = _fitting(1 / (self.period_s or 1), self.seconds)
+        if self.snippet_frames != fitting:
+            raise wrong(
+                f"{self.seconds:g} s {self.distance} are {fitting} frames, not {self.snippet_frames}; leave out one of "
+                "the three",
+                field="frames",
+                code="conflict",
+            )
 
     @model_validator(mode="after")
     def _has_a_part(self) -> ClipSpec:
@@ -109,6 +235,27 @@ class ClipSpec(Section):
                     code="conflict",
                 )
         return self
+
+
+_BY_TIME = ("fps", "every_s", "seconds", "max_frames", "spread")
+"""The fields that choose frames by time."""
+_RATES = ("fps", "every_s")
+_LEAST_SPREAD = 2
+_ROUNDING = 1e-6
+
+
+def _fitting(fps: float, seconds: float) -> int:
+    """Frames at this rate that begin within these seconds, at least one."""
+    return max(1, math.ceil(fps * seconds - _ROUNDING))
+
+
+def _number(value: Any) -> float | None:
+    """A number as it is; None for anything else, which the fields then refuse."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST
+    return value if known else None
+
+
+_MOST = 10**9
 
 
 class StreamSpec(Section):

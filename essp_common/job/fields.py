@@ -50,6 +50,8 @@ def name_or_path(name: str) -> str:
 
     Whether a path may be imported is decided by the settings (`essp_common.job.registered`).
     """
+    if re.fullmatch(_OF_LIBRARY, name) and len(name) <= _LONGEST_PATH:
+        return name
     if ":" not in name and "." not in name:
         return plain_name(name)
     if len(name) > _LONGEST_PATH or not re.fullmatch(_PATH, name):
@@ -59,12 +61,14 @@ def name_or_path(name: str) -> str:
 
 _NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
 _PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+_OF_LIBRARY = r"^(timm:[A-Za-z0-9_.]+|hf:[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?)$"
+"""A model of timm, or a family or repository of Hugging Face."""
 _LONGEST_PATH = 200
 Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
 NameOrPath = Annotated[
     str,
     AfterValidator(name_or_path),
-    WithJsonSchema({"type": "string", "pattern": f"{_NAME}|{_PATH}", "maxLength": _LONGEST_PATH}),
+    WithJsonSchema({"type": "string", "pattern": f"{_NAME}|{_PATH}|{_OF_LIBRARY}", "maxLength": _LONGEST_PATH}),
 ]
 Uri = Annotated[str, AfterValidator(checked_uri)]
 """A URI without query, fragment, `..` or percent-encoding; in a job file also a path."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from essp_common.job.registered import HUGGING_FACE
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkLimits:
@@ -47,8 +49,19 @@ NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
     "swin3d_t": NetworkLimits(least_side=32, clip_frames=(2, _ANY)),
 }
 """By the names in `essp_common.job.registered.MODELS`."""
+_FAMILIES: Mapping[str, NetworkLimits] = {
+    "hf:timesformer": NetworkLimits(clip_frames=(1, _ANY)),
+    "hf:videomae": NetworkLimits(clip_frames=(16, 16)),
+    "hf:videoprism_vision_model": NetworkLimits(clip_frames=(16, 16)),
+    "hf:vivit": NetworkLimits(clip_frames=(32, 32)),
+    "hf:vjepa2": NetworkLimits(clip_frames=(2, _ANY)),
+}
+"""Families of video classifiers with the configuration that transformers gives them."""
 
 
 def limits_of(model: str) -> NetworkLimits:
-    """The limits of a network. A network registered by another package has no known limits."""
+    """The limits of a network. A network registered by another package, or of timm, has no known limits; one of Hugging
+    Face sees all frames of a clip, and how many is known when it is made."""
+    if model.startswith(HUGGING_FACE):
+        return _FAMILIES.get(model, NetworkLimits(clip_frames=(1, _ANY)))
     return NETWORK_LIMITS.get(model, NetworkLimits(least_side=1))

@@ -24,13 +24,20 @@ ENCODERS = ("fisher_vector", "vlad", "bag_of_words")
 """The names of the encoders of descriptors, which a job uses like the name of a network."""
 LOSSES = ("cross_entropy",)
 """The names of the losses in `essp_engine.learning.losses`."""
+TIMM, HUGGING_FACE = "timm:", "hf:"
+"""Prefixes of networks of other libraries: timm's image models, and the video classifiers of transformers."""
 MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "docs/networks.md", kind="object")
 LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="function")
 
 
 def known_model(name: str, code: Sequence[str] = ()) -> str:
     """Return the name. Raises `ConfigError` if no network or encoder of this name is installed, or if it is a path in a
-    package that `code` does not allow."""
+    package that `code` does not allow.
+
+    Names of other libraries (`timm:`, `hf:`) are checked where the network is made, because that loads torch.
+    """
+    if name.startswith((TIMM, HUGGING_FACE)):
+        return name
     return _known(name, (*MODELS, *ENCODERS), MODELS_OF_PACKAGES, code)
 
 

@@ -251,6 +251,17 @@ class JobSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _defaults_of_whole_videos(cls, job: Any) -> Any:
+        """A video has one clip that covers all of it."""
+        if not isinstance(job, dict) or all(_value(job.get("clip"), name) is None for name in ("spread", "max_frames")):
+            return job
+        sampling = job.get("sampling", {})
+        if _value(sampling, "every_s") is not None:
+            return job
+        return {**job, "sampling": _completed(sampling, {"clips_per_video": 1})}
+
+    @model_validator(mode="before")
+    @classmethod
     def _defaults_of_labels(cls, job: Any) -> Any:
         if not isinstance(job, dict) or _value(job.get("data"), "targets") in (None, "class"):
             return job
@@ -314,6 +325,32 @@ class JobSpec(Section):
         if self.sampling.every_s is not None:
             raise wrong(
                 "a record is one frame and has no length; leave it out", field="sampling.every_s", code="conflict"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_whole_videos(self) -> JobSpec:
+        if self.data.records and self.clip.by_time:
+            raise wrong("a record is one frame, and has no time; leave it out", field="clip", code="conflict")
+        if not self.clip.of_whole_video:
+            return self
+        if self.predictor is not None and self.predictor.segments:
+            raise wrong(
+                "a clip covers its whole video, so classes have no place in time in it; leave it out",
+                field="predictor.segments",
+                code="conflict",
+            )
+        if self.sampling.clips_per_video != 1 and self.sampling.every_s is None:
+            raise wrong(
+                f"a clip covers its whole video, so a video has one, not {self.sampling.clips_per_video}; leave it out",
+                field="sampling.clips_per_video",
+                code="conflict",
+            )
+        if self.sampling.every_s is not None:
+            raise wrong(
+                "a clip covers its whole video, so a video has one; leave it out",
+                field="sampling.every_s",
+                code="conflict",
             )
         return self
 

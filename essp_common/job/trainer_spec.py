@@ -12,7 +12,7 @@ from pydantic import (
 )
 
 from essp_common.job.fields import MOST_EPOCHS, MOST_READERS, Grid, Label, NameOrPath, Section, Uri
-from essp_common.job.registered import ENCODERS, MODELS
+from essp_common.job.registered import ENCODERS, HUGGING_FACE, MODELS, TIMM
 from essp_common.validation import suggested, wrong
 
 PACKAGE = "package:"
@@ -27,19 +27,13 @@ def weights_of(model: str) -> str:
     """Where a user gets weights to start from, for messages."""
     if model in PACKAGED_WEIGHTS:
         return f"`weights: {PACKAGE}{model}` names those of its package"
-    known = model if model in MODELS and model != "small" else "resnet18"
+    library = model.startswith((TIMM, HUGGING_FACE))
+    known = model if library or (model in MODELS and model != "small") else "resnet18"
+    file = known.removeprefix(TIMM).removeprefix(HUGGING_FACE).rpartition("/")[2]
     return (
-        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make "
-        "those of "
-        f'torchvision a file: python -c "{making_weights(known)}", and write `weights: {known}.pt`'
+        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Fetch "
+        f"others with `essp weights fetch {known}`, and write `weights: {file}.safetensors`"
     )
-
-
-def making_weights(model: str) -> str:
-    """Python code that saves torchvision's weights of a network to a local file. It imports essp, so that torchvision
-    loads next to a CPU-only torch."""
-    made = f"torchvision.models.get_model('{model}', weights='DEFAULT')"
-    return f"import essp, torch, torchvision; torch.save({made}.state_dict(), '{model}.pt')"
 
 
 _WORD_FOR_WEIGHTS = re.compile(r"(?i)imagenet\w*|default|pretrained|true|torchvision|kinetics\w*")

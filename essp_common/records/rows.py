@@ -24,6 +24,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narrow
 from essp_common.catalog.divisions import columns_of, divided
 from essp_common.catalog.file import read_catalog
+from essp_common.catalog.schema import TIMED
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
@@ -45,7 +46,8 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
     """
     if spec.data.records:
         return of_records(spec, stores)
-    wanted = None if columns is None else (*columns, *columns_of(spec.data))
+    timed = TIMED if spec.clip.by_time else ()
+    wanted = None if columns is None else (*columns, *columns_of(spec.data), *timed)
     return divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
 from essp_common.errors import PermanentError
-from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed, Snippet
 from essp_common.runtime.shared_slots import Slot
 from essp_engine.video.codec import max_encoded_bytes
 from essp_engine.video.geometry import frame_shape
@@ -90,9 +90,14 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
     for seed in unit.seeds:
         size = (seed.record.height, seed.record.width) if seed.HasField("record") else whole
         shape = frame_shape(unit.recipe.resize, *size)
-        if not (all(shape) and seed.frame_count and seed.stride):
+        if not (all(shape) and seed.frame_count and (seed.stride or seed.offsets)):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
-        if seed.frame_count % (snippets := 1 + len(seed.later)):
+        if seed.offsets:
+            parts: tuple[Seed | Snippet, ...] = (seed, *seed.later)
+            chosen = sum(len(part.offsets) for part in parts)
+            if chosen != seed.frame_count:
+                raise PermanentError(f"{unit.video.id}: a seed names {chosen} of its {seed.frame_count} frames")
+        elif seed.frame_count % (snippets := 1 + len(seed.later)):
             raise PermanentError(
                 f"{unit.video.id}: {seed.frame_count} frames do not divide into {snippets} equal snippets"
             )

@@ -37,7 +37,8 @@ from essp_common.tensors.packed import DTYPES, MAGIC, unpack
 from essp_common.wiring import Stores
 from essp_engine.learning.descriptors import DescriptorClassifier
 from essp_engine.learning.inputs import Scale
-from essp_engine.learning.networks import Network, StateDict, network, packaged_weights, read_state
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import StateDict, network, packaged_weights, read_state
 from essp_engine.learning.normalisation import batch_norms
 from essp_engine.learning.randomness import (
     DropoutGenerator,
@@ -175,6 +176,12 @@ def build(
     if scale is None:
         raise ConfigError(
             f"{description.name} takes only photographs, and {description.feature} is not one", code="conflict"
+        )
+    if entry.frames not in (None, description.frames):
+        raise ConfigError(
+            f"{description.name} sees {entry.frames} frames at once, and gets {description.frames}; set `frames` of "
+            f"its stream's `params` to {entry.frames}, and clip.frames to at least as many",
+            code="conflict",
         )
     with initial_weights(seed):
         backbone = _made(entry, description.name)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -24,17 +23,9 @@ from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.job.registered import MODELS_OF_PACKAGES, known_model
 from essp_common.quantities import size
-from essp_engine.learning.inputs import (
-    CENTRED,
-    CENTRED_SIGNED,
-    EVEN,
-    IMAGENET,
-    KINETICS,
-    SIGNED,
-    UNIT,
-    UNIT_SIGNED,
-    Scale,
-)
+from essp_engine.learning.inputs import CENTRED, CENTRED_SIGNED, EVEN, KINETICS, UNIT, UNIT_SIGNED
+from essp_engine.learning.library_networks import of_library
+from essp_engine.learning.network import Network
 from essp_engine.learning.torchvision_compat import torchvision
 
 StateDict = Mapping[str, Tensor]
@@ -70,38 +61,6 @@ class Small(nn.Sequential):
             nn.Linear(before, 2),
         ]
         super().__init__(*layers)
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network that jobs name, with the paths of its first and last layers, which are replaced by layers for the
-    channels of the stream and the classes of the catalog.
-
-    It takes `(B, C, H, W)` float32, normalised, and returns `(B, K)` logits. B may be 0 when it trains on several
-    ranks, and must then pass through the same batch normalisations. It may draw random numbers only in dropout layers,
-    which are replaced, too, because a resumed training must get the same numbers. An installed package registers a
-    network for jobs under the entry points `essp.models` (docs/networks.md):
-
-        TINY = essp.Network(make, stem="0", head="4")
-
-    make: creates it with random weights, for any number of channels and classes.
-    stem: path of the first convolution.
-    head: path of the last layer: linear, or a convolution with a single position.
-    photograph: the normalisation of colours with which the network's public weights were trained.
-    signed: the normalisation of signed values; None: it accepts only photographs.
-    auxiliary_head: path of the last layer of the auxiliary classifier, if the network has one.
-    side: the only input side that it accepts; None: any side that is large enough for its pooling.
-    clips: whether it sees the frames of a clip at once, `(B, C, T, H, W)`, instead of one by one, `(B, C, H, W)`.
-    """
-
-    make: Callable[[], nn.Module]
-    stem: str
-    head: str
-    photograph: Scale = IMAGENET
-    signed: Scale | None = SIGNED
-    auxiliary_head: str | None = None
-    side: int | None = None
-    clips: bool = False
 
 
 def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
@@ -181,11 +140,13 @@ NETWORKS: Mapping[str, Network] = {
 
 
 def network(name: str, code: Sequence[str] = ()) -> Network:
-    """The network called `name`, from ESSP or an installed package; or the one at this path, if it is in one of the
-    packages of `code` (`ESSP_CODE`).
+    """The network called `name`, from ESSP or an installed package, or of another library (`timm:`, `hf:`); or the one
+    at this path, if it is in one of the packages of `code` (`ESSP_CODE`).
 
     Raises `ConfigError`, with the existing names, if there is no such network or the package's object is not a network.
     """
+    if (other := of_library(name)) is not None:
+        return other
     if known_model(name, code) in NETWORKS:
         return NETWORKS[name]
     found = MODELS_OF_PACKAGES.load(name, code)

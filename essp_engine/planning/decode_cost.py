@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 
 import numpy as np
 
 from essp_common.catalog.view import CatalogView
 from essp_engine.planning.planned_clip import Plan, PlannedClip
-from essp_engine.planning.work_units import units_of
+from essp_engine.planning.work_units import units_of, worth_a_seek
 
 _SAMPLE = 4096
 """Minimum number of counted clips: the ratio is then accurate to about 1 %, and takes a tenth of a second."""
@@ -54,25 +54,45 @@ def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> 
     stop = min(len(plan), whole * max(1, _SAMPLE // whole))
     units = [part for unit in plan.units(0, stop) for part in units_of(unit, unit_clips, together=bool(window))]
     clips = list(chain.from_iterable(units))
-    snippets = 1 + len(clips[0].later)
     spans = iter(_spans(clips, view))
-    passes = [[list(islice(spans, snippets)) for _ in unit] for unit in units]
+    passes = [[_read(clip, list(islice(spans, len(_parts(clip))))) for clip in unit] for unit in units]
     alone = sum(_covered(clip) for spans in passes for clip in spans)
     together = sum(_covered(chain.from_iterable(spans)) for spans in passes)
     return DecodeCost(len(clips), len(passes), alone, together)
 
 
 def _spans(clips: Sequence[PlannedClip], view: CatalogView) -> list[tuple[int, int]]:
-    """The frames [begin, end) that are decoded for each snippet of each clip."""
-    parts = [(clip, first) for clip in clips for first in (clip.first_frame, *clip.later)]
-    videos = np.array([clip.video for clip, _ in parts])
-    first = np.array([first for _, first in parts])
-    reach = np.array([(clip.frame_count // (1 + len(clip.later)) - 1) * clip.stride for clip, _ in parts])
+    """The frames [begin, end) that are decoded for each part of each clip."""
+    parts = [(clip.video, *part) for clip in clips for part in _parts(clip)]
+    videos, first, reach = np.array(parts, np.int64).T
+    first = np.minimum(first, view.rows.where(videos).numbers("last_frame"))
     places = view.keyframe_before(videos, first)
     begins = np.zeros(len(parts), np.int64)
     begins[places >= 0] = view.keyframes("keyframe_frame")[places[places >= 0]]
     last = np.minimum(first + reach, view.rows.where(videos).numbers("last_frame"))
     return list(zip(begins.tolist(), (last + 1).tolist(), strict=True))
+
+
+def _parts(clip: PlannedClip) -> list[tuple[int, int]]:
+    """The parts of a clip that are decoded from a keyframe each: first frame, and frames from there to the last one.
+
+    Frames chosen by time may be far apart, and groups of pictures between them are skipped.
+    """
+    begins = (clip.first_frame, *clip.later)
+    if not clip.offsets:
+        return [(first, clip.reach) for first in begins]
+    return [(first + frame, 0) for first, frames in zip(begins, clip.offsets, strict=True) for frame in frames]
+
+
+def _read(clip: PlannedClip, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans of a clip as they are read: within a snippet, on to a keyframe that is not worth a seek."""
+    if not clip.offsets:
+        return spans
+    joined = [spans[0]]
+    for number, ((_, reached), (begin, end)) in enumerate(pairwise(spans), 1):
+        sought = not number % len(clip.offsets[0]) or worth_a_seek(reached - 1, begin)
+        joined.append((begin if sought else min(begin, reached), end))
+    return joined
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:

@@ -75,6 +75,7 @@ class Phases:
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
                 text = f"{number} {index} {clip.class_id} {view.rows.text('id', clip.video)} {clip.first_frame}\n"
+                text += f"{clip.offsets}\n" if clip.offsets else ""
                 crc = zlib.crc32(text.encode(), crc)
         return crc
 

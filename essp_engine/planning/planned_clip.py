@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.timed import Offsets, TimedFrames, places_of, within_part
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
@@ -30,8 +31,16 @@ class PlannedClip(NamedTuple):
     first_frame: int
     frame_count: int
     stride: int
+    """0: the frames are chosen by time, and are at `offsets`."""
     later: tuple[int, ...] = ()
     """The first frame of each snippet except the first snippet."""
+    offsets: tuple[Offsets, ...] = ()
+    """For each snippet, its frames, counted from its first one; empty: they are `stride` apart."""
+
+    @property
+    def reach(self) -> int:
+        """Frames from the first frame to the last one, of the first snippet."""
+        return self.offsets[0][-1] if self.offsets else (self.frame_count // (1 + len(self.later)) - 1) * self.stride
 
 
 class Plan(Protocol):
@@ -65,13 +74,16 @@ class PlanBase(ABC):
             )
         self._size = size
         self._frames = clip.frames
-        self._stride = clip.stride
+        self._timed: TimedFrames | None = view.timed(clip) if clip.by_time else None
+        self._stride = 0 if clip.by_time else clip.stride
         self._snippets = clip.snippets
         self._locality = locality
         self._class_id = view.class_id
         self._first, self._whole = view.first_frame, view.starts(clip.span)
         """For each video, the first possible start of a snippet, and the number of possible starts."""
-        if clip.part != WHOLE:
+        if self._timed is not None:
+            self._first, self._whole = self._timed.places
+        elif clip.part != WHOLE:
             offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
             self._first = self._first.astype(np.int64) + offsets
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
@@ -109,23 +121,45 @@ class PlanBase(ABC):
     def _planned(self, index: int, attempt: int, video: int, offset: int) -> PlannedClip:
         first_frame, class_id = int(self._first[video]) + offset, int(self._class_id[video])
         later = () if self._snippets == 1 else self._later(index, attempt, video, offset)
-        return PlannedClip(index, attempt, class_id, video, first_frame, self._frames, self._stride, later)
+        offsets = () if self._timed is None else self._offsets(video, first_frame, later)
+        return PlannedClip(index, attempt, class_id, video, first_frame, self._frames, self._stride, later, offsets)
 
     def _planned_all(
         self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> list[PlannedClip]:
         """`_planned` for many clips, none of which is a replacement."""
+        indices, shown = list(indices), videos.tolist()
+        first_frames = (self._first[videos] + offsets).tolist()
+        later: Iterable[tuple[int, ...]] = repeat(())
+        if self._snippets > 1:
+            later = list(map(self._later, indices, repeat(0), shown, offsets))
         columns = (
             indices,
             repeat(0),
             self._class_id[videos].tolist(),
-            videos.tolist(),
-            (self._first[videos] + offsets).tolist(),
+            shown,
+            first_frames,
             repeat(self._frames),
             repeat(self._stride),
-            repeat(()) if self._snippets == 1 else map(self._later, indices, repeat(0), videos.tolist(), offsets),
+            later,
+            repeat(()) if self._timed is None else self._all_offsets(shown, first_frames, later),
         )
         return list(map(PlannedClip._make, zip(*columns, strict=False)))
+
+    def _all_offsets(
+        self, videos: Sequence[int], first_frames: Sequence[int], later: Iterable[tuple[int, ...]]
+    ) -> list[tuple[Offsets, ...]]:
+        """`_offsets` for many clips, video by video, because the times of a video are read once."""
+        asked = list(zip(videos, first_frames, later, strict=False))
+        found: list[tuple[Offsets, ...]] = [()] * len(asked)
+        for place in sorted(range(len(asked)), key=videos.__getitem__):
+            found[place] = self._offsets(*asked[place])
+        return found
+
+    def _offsets(self, video: int, first_frame: int, later: Sequence[int]) -> tuple[Offsets, ...]:
+        """The frames of each snippet of a clip, which are chosen by time."""
+        timed = self._timed
+        return () if timed is None else tuple(timed.offsets(video, frame) for frame in (first_frame, *later))
 
     def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
         """The first frames of a clip's later snippets: each has the same offset in its part as the first snippet in its
@@ -141,9 +175,10 @@ def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
 
     Raises `ConfigError` if the first snippet is outside the first part.
     """
-    [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), clip)
-    begins = snippet_begins(int(places), clip.snippets).tolist()
-    offset, end = first_frame - row.first_frame, int(begin) + max(int(places) // clip.snippets, 1)
+    first, places = places_in(row, clip)
+    begins = snippet_begins(places, clip.snippets).tolist()
+    offset, begin = first_frame - row.first_frame, first - row.first_frame
+    end = begin + max(places // clip.snippets, 1)
     if clip.snippets > 1 and not begin <= offset < end:
         raise ConfigError(
             f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins at frames {begin} to {end - 1}",
@@ -158,10 +193,15 @@ def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[
 
     A snippet longer than the part has one start: centred on the part, and within the video.
     """
-    begin = np.floor(lengths * clip.part[0]).astype(np.int64)
-    end = np.ceil(lengths * clip.part[1]).astype(np.int64)
-    over = np.clip((begin + end - clip.span) // 2, 0, np.maximum(lengths - clip.span, 0))
-    return np.where(end - begin >= clip.span, begin, over), np.maximum(end - begin - clip.span, 0) + 1
+    return within_part(np.zeros_like(lengths), lengths - 1, clip, clip.span)
+
+
+def places_in(row: VideoRow, clip: ClipSpec) -> tuple[int, int]:
+    """The first frame of a video at which a snippet can begin, and the number of such frames."""
+    if clip.by_time:
+        return places_of(row, clip)
+    [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), clip)
+    return row.first_frame + int(begin), int(places)
 
 
 def snippet_begins(places: int, snippets: int) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from essp_common.catalog.rows import VideoRow
@@ -31,6 +32,9 @@ _LONG_PIXELS = 4 * PIECE_PIXELS
 _MOST_PARTS = 64
 """The maximum number of parts of a video. Opening the file means reading an index of all its frames, 3 ms for 45,000,
 so each message should decode a fair share of them."""
+
+LEAST_SKIPPED = 8
+"""Frames that have to be skipped for a seek within a clip to be worth its cost."""
 
 
 def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterator[Sequence[PlannedClip]]:
@@ -76,6 +80,34 @@ def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[
     return sorted(found, key=lambda piece: piece[1][0])
 
 
+def parts_of(frames: Sequence[int], keyframes: Sequence[int], begin: int, end: int) -> list[list[int]]:
+    """Ascending frames of a clip, divided into parts that are decoded from a keyframe each. `begin`, `end`: the range
+    of the video's keyframes in `keyframes`.
+
+    Frames chosen by time may be far apart, and then the groups of pictures between them need not be decoded.
+    """
+    parts = [[frames[0]]]
+    for frame in frames[1:]:
+        last = parts[-1][-1]
+        if frame - last > LEAST_SKIPPED:
+            place = bisect_right(keyframes, frame, begin, end) - 1
+            if place >= begin and worth_a_seek(last, keyframes[place]):
+                parts.append([])
+        parts[-1].append(frame)
+    return parts
+
+
+@lru_cache(maxsize=4096)
+def widest_step(offsets: tuple[int, ...]) -> int:
+    """The most frames from one of the frames of a clip to the next."""
+    return max((b - a for a, b in pairwise(offsets)), default=0)
+
+
+def worth_a_seek(last: int, keyframe: int) -> bool:
+    """Whether a clip continues at this keyframe after its frame `last`, instead of being decoded up to it."""
+    return keyframe - last > LEAST_SKIPPED
+
+
 def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, int, list[PlannedClip]]]:
     """Clips that are read by decoding forward from one keyframe, and the frames [begin, end) decoded for them."""
     keyframes = row.keyframe_frame
@@ -90,7 +122,7 @@ def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, in
         if not run:
             begin = keyframe
         run.append(clip)
-        last = min(clip.first_frame + (clip.frame_count - 1) * clip.stride, row.last_frame)
+        last = min(clip.first_frame + clip.reach, row.last_frame)
         reached = max(reached, last + 1)
     yield begin, reached, run
 

@@ -46,9 +46,29 @@ def _document(job: ResolvedJob) -> Iterator[ConfigError]:
         )
 
 
+def _whole_videos(job: ResolvedJob) -> Iterator[ConfigError]:
+    """Of a prediction, whose clips are those of its model; for other jobs, `JobSpec` checks this."""
+    predictor, sampling = job.spec.predictor, job.spec.sampling
+    if predictor is None or not job.spec.clip.of_whole_video:
+        return
+    wrong = {
+        "predictor.segments": predictor.segments,
+        "sampling.every_s": sampling.every_s is not None,
+        "sampling.clips_per_video": sampling.clips_per_video != 1,
+    }
+    for field in (field for field, given in wrong.items() if given):
+        yield ConfigError(
+            "the model was trained on clips that cover their whole video, so a video has one; leave it out",
+            field=field,
+            code="conflict",
+        )
+
+
 def _segments(job: ResolvedJob) -> Iterator[ConfigError]:
     clip, predictor = job.spec.clip, job.spec.predictor
-    if predictor is None or not predictor.segments:
+    if predictor is None:
+        return
+    if not predictor.segments:
         return
     if clip.snippets > 1:
         yield ConfigError(
@@ -317,6 +337,7 @@ def _budget(job: ResolvedJob) -> Iterator[ConfigError]:
 
 CHECKS: tuple[Check, ...] = (
     _document,
+    _whole_videos,
     _segments,
     _background,
     _strategies,

@@ -45,12 +45,11 @@ def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
     if "streams" in given:
         problems += _of_streams(spec.streams, needed)
     refuse(problems)
-    return spec.model_copy(
-        update={
-            "clip": spec.clip if "clip" in given else model.clip,
-            "streams": spec.streams if "streams" in given else needed,
-        }
-    )
+    clip, sampling = spec.clip if "clip" in given else model.clip, spec.sampling
+    if clip.of_whole_video and "clips_per_video" not in sampling.model_fields_set:
+        sampling = sampling.model_copy(update={"clips_per_video": 1})
+    streams = spec.streams if "streams" in given else needed
+    return spec.model_copy(update={"clip": clip, "sampling": sampling, "streams": streams})
 
 
 def _of_records(spec: JobSpec, model: FusedModel) -> Iterator[ConfigError]:

@@ -7,18 +7,19 @@ A `VideoRow` is created only for long videos, whose units are divided into messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from essp_common import topics
 from essp_common.cache.port import clip_key, stream_key
-from essp_common.catalog.label_sets import labels_at
+from essp_common.catalog.label_sets import labels_at, labels_of
+from essp_common.catalog.timed import Offsets
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Snippet
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
-from essp_engine.planning.work_units import pieces
+from essp_engine.planning.work_units import LEAST_SKIPPED, pieces, widest_step
 from essp_engine.seeding.instructions import IssueUnits, PublishSkip, ReleaseClip
 from essp_engine.seeding.record_messages import RecordMessages
 from essp_engine.seeding.video_messages import Told, VideoMessages
@@ -52,7 +53,7 @@ class MessageBuilder:
         self._videos = [videos[purpose] for purpose, _ in phases.order]
         """By phase."""
         self._frames, self._stride = spec.clip.frames, spec.clip.stride
-        clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
+        clip = Seed(frame_count=spec.clip.frames, stride=0 if spec.clip.by_time else spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
     def units(self, instruction: IssueUnits) -> list[tuple[bytes, bytes]]:
@@ -125,7 +126,7 @@ class MessageBuilder:
     def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
         """The message with this beginning, for these clips of a video."""
         parts = [head, told.message]
-        for index, attempt, class_id, _, first_frame, _, _, later in clips:
+        for index, attempt, class_id, _, first_frame, _, _, later, offsets in clips:
             sheet = self._from_keyframe
             if not videos.seek_to(told, first_frame, sheet.seek):
                 sheet = self._from_start
@@ -137,14 +138,37 @@ class MessageBuilder:
             seed.last_frame = told.last_frame
             if told.spans is not None:
                 del seed.labels[:]
-                shown = labels_at(told.spans, first_frame, self._frames, self._stride, told.last_frame)
+                if offsets:
+                    shown = labels_of(told.spans, _frames_of(first_frame, offsets[0], told.last_frame))
+                else:
+                    shown = labels_at(told.spans, first_frame, self._frames, self._stride, told.last_frame)
                 seed.labels.extend(shown)
-            if later:
+            if offsets:
+                self._choose(videos, told, seed, (first_frame, *later), offsets)
+            elif later:
                 del seed.later[:]
                 for place in later:
                     videos.seek_to(told, place, seed.later.add(first_frame=place).seek)
             parts.append(sheet.unit.SerializeToString())
         return b"".join(parts)
+
+    @staticmethod
+    def _choose(
+        videos: VideoMessages, told: Told, seed: Seed, begins: Sequence[int], offsets: Sequence[Offsets]
+    ) -> None:
+        """Write the frames of a clip that are chosen by time. `begins`, `offsets`: of each snippet."""
+        del seed.offsets[:]
+        del seed.later[:]
+        if len(offsets) == 1 and widest_step(offsets[0]) <= LEAST_SKIPPED:
+            seed.offsets.extend(offsets[0])
+            return
+        for begin, chosen in zip(begins, offsets, strict=True):
+            for frames in videos.parts_of(told, _frames_of(begin, chosen, told.last_frame)):
+                first = frames[0]
+                part: Seed | Snippet = seed.later.add(first_frame=first) if seed.offsets else seed
+                if part is not seed:
+                    videos.seek_to(told, first, part.seek)
+                part.offsets.extend([frame - first for frame in frames])
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, restricted to these consumers."""
@@ -158,3 +182,7 @@ class MessageBuilder:
                 del recipe.streams[-1].consumers[:]
                 recipe.streams[-1].consumers.extend(wanted)
         return recipe
+
+
+def _frames_of(first_frame: int, offsets: Offsets, last_frame: int) -> list[int]:
+    return [min(first_frame + offset, last_frame) for offset in offsets]

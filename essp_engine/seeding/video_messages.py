@@ -17,7 +17,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.view import CatalogView
 from essp_common.job.data_spec import Targets
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
-from essp_engine.planning.work_units import is_divisible
+from essp_engine.planning.work_units import is_divisible, parts_of
 
 _KEPT = 2**17
 """Number of videos whose part of a message is cached: about 80 MB at most."""
@@ -96,6 +96,10 @@ class VideoMessages:
         else:
             seek.next_frame, seek.next_offset = told.frame_count, told.size_bytes
         return True
+
+    def parts_of(self, told: Told, frames: Sequence[int]) -> list[list[int]]:
+        """The frames of a clip, divided into parts that are decoded from a keyframe each."""
+        return parts_of(frames, self._frames, told.begin, told.end)
 
     def _made(self, video: int) -> Told:
         place = self._places[video]

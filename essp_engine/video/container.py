@@ -102,7 +102,7 @@ def open_video(
         raise BadVideo(f"the file has {size_bytes} bytes, the limit is {limits.size_bytes}", "limit")
     try:
         container = av.open(
-            f"file:{file}" if isinstance(file, str) else file,
+            _source(file),
             mode="r",
             metadata_errors="replace",
             buffer_size=_IO_BYTES,
@@ -141,6 +141,32 @@ def open_video(
         raise
 
 
+class _Position:
+    """A binary file at a position of its own, so that several containers can read the file in turn."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        self._file.seek(self._at)
+        data = self._file.read(size)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = self._file.seek(self._at + offset) if whence == os.SEEK_CUR else self._file.seek(offset, whence)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _source(file: VideoFile) -> Any:
+    """A file as FFmpeg opens it."""
+    return f"file:{file}" if isinstance(file, str) else _Position(file)
+
+
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     """Raise `BadVideo` if the container declares more than the file contains.
 
@@ -169,7 +195,7 @@ def _samples(file: VideoFile, index: int) -> int:
     with (
         suppress(av.error.FFmpegError),
         av.open(
-            f"file:{file}" if isinstance(file, str) else file,
+            _source(file),
             mode="r",
             metadata_errors="replace",
             buffer_size=_IO_BYTES,

@@ -104,8 +104,9 @@ class _Index:
     """Properties of all frames, or of those that were decoded."""
 
 
-def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
-    """The facts of a video file. `verify`: decode it completely, whatever its size. Raises `BadVideo`."""
+def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False, timed: bool = False) -> VideoFacts:
+    """The facts of a video file. `verify`: decode it completely, whatever its size. `timed`: keep the timestamps of the
+    frames even if their rate is constant. Raises `BadVideo`."""
     limits = limits or Limits()
     header, packets = _scanned(file, limits, check=True)
     everywhere = verify or header.pixels * len(packets) <= WHOLE_PIXELS
@@ -120,7 +121,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
                 "the video is encrypted; decrypt it first, with the key of its owner", "encrypted"
             ) from error
         raise
-    return _facts(header, packets, index)
+    return _facts(header, packets, index, timed=timed)
 
 
 def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
@@ -167,9 +168,13 @@ def _scanned(file: VideoFile, limits: Limits, *, check: bool) -> tuple[_Header, 
         ), packets
 
 
-def _facts(header: _Header, packets: Packets, index: _Index) -> VideoFacts:
+def _facts(header: _Header, packets: Packets, index: _Index, *, timed: bool = False) -> VideoFacts:
     last_duration = packets.last_duration if index.frame_count == len(packets.shown) else 0
     times = measure(index.stamps, header.time_base, header.rate, last_duration, header.begin_s, packets.dts)
+    stamps = times.stamps
+    if timed and times.fps > 0 and not stamps and None not in index.stamps:
+        known = [stamp for stamp in index.stamps if stamp is not None]
+        stamps = tuple(known) if all(a <= b for a, b in pairwise(known)) else ()
     first = index.first
     turns = quarter_turns(first)
     width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
@@ -183,7 +188,7 @@ def _facts(header: _Header, packets: Packets, index: _Index) -> VideoFacts:
         fps=times.fps,
         duration_s=times.duration_s,
         start_s=times.start_s,
-        timestamps=pack(times.stamps) if times.stamps else b"",
+        timestamps=pack(stamps) if stamps else b"",
         time_base=(header.time_base.numerator, header.time_base.denominator),
         frame_count=index.frame_count,
         seekable=index.seekable,

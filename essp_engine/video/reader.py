@@ -18,6 +18,7 @@ once. If a keyframe lies between two seeds, or two snippets of one, the reader s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -382,10 +383,22 @@ def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snipp
     """The wanted frames of each snippet of each seed, and where to begin for them."""
     for position, seed in enumerate(seeds):
         parts: tuple[Seed | Snippet, ...] = (seed, *seed.later)
+        if seed.offsets:
+            yield from _chosen(position, seed, parts)
+            continue
         length = seed.frame_count // len(parts)
         for number, part in enumerate(parts if length else ()):
             frames = (min(part.first_frame + place * seed.stride, seed.last_frame) for place in range(length))
             yield [_Want(frame, position, slot) for slot, frame in enumerate(frames, number * length)], part
+
+
+def _chosen(position: int, seed: Seed, parts: Sequence[Seed | Snippet]) -> Iterator[tuple[list[_Want], Seed | Snippet]]:
+    """The wanted frames of the parts of a seed whose frames are chosen one by one."""
+    slots = itertools.count()
+    for part in parts:
+        frames = (min(part.first_frame + offset, seed.last_frame) for offset in part.offsets)
+        if wants := [_Want(frame, position, next(slots)) for frame in frames]:
+            yield wants, part
 
 
 def _keyframe(pts: int, packets: Iterator[Packet[VideoStream]]) -> Packet[VideoStream] | None:

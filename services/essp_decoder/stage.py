@@ -22,7 +22,7 @@ from essp_common.failures import kind_of, kind_word, reason_of
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.messages.recipe import clip_consumers
-from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
+from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed, Snippet
 from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_engine.decoding.protocol import of_one_seed
@@ -151,7 +151,10 @@ class DecodeStage:
 
 
 def _last_frame(seed: Seed) -> int:
-    begin = seed.later[-1].first_frame if seed.later else seed.first_frame
+    part: Seed | Snippet = seed.later[-1] if seed.later else seed
+    begin = part.first_frame
+    if part.offsets:
+        return min(begin + part.offsets[-1], seed.last_frame)
     length = seed.frame_count // (1 + len(seed.later))
     return min(begin + max(length - 1, 0) * seed.stride, seed.last_frame)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -73,6 +74,19 @@ def check(windows: list[essp.Window], plain: dict[str, NDArray[np.uint8]], frame
             assert np.array_equal(window.frames, whole[wanted])
         reach = mine[-1].first_frame + (frames - 1) * stride
         assert reach >= len(whole) - 1 or mine[-1].first_frame + step >= len(whole)
+
+
+def test_contents_are_streamed_as_files_are(folder: Path, plain: dict[str, NDArray[np.uint8]]) -> None:
+    """Without a trace: the folder that they are copied to is removed."""
+    name = "gops.mp4"
+    data = (folder / name).read_bytes()
+    with (folder / name).open("rb") as file:
+        windows = essp.stream([data, b"no video", memoryview(data), file, folder / name], frames=61, decoders=1)
+        found = list(windows)
+    assert [window.video for window in found] == ["bytes 0", "bytes 2", str(folder / name), str(folder / name)]
+    assert all(np.array_equal(window.frames, plain[name]) for window in found)
+    assert {video: type(error) for video, error in windows.errors.items()} == {"bytes 1": essp.BadVideo}
+    assert not list(Path(tempfile.gettempdir()).glob("essp-stream-*"))
 
 
 @pytest.mark.parametrize(

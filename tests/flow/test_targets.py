@@ -79,6 +79,22 @@ def test_targets_are_those_of_the_very_frames(marked: Path) -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_targets_of_clips_by_time_are_those_of_the_very_frames(marked: Path) -> None:
+    rows = {row.id: row for row in essp.open_catalog(marked).rows}
+    with loader(marked, clip=essp.Clip(frames=4, every_s=0.1, size=40)) as clips:
+        for batch in pickle.loads(pickle.dumps(clips)):  # noqa: S301
+            assert batch.targets is not None
+            for at, (video, times_s) in enumerate(zip(batch.meta["video"], batch.meta["times_s"], strict=True)):
+                shown = [round(second * rows[video].fps) for second in times_s]
+                assert batch.targets.frame_numbers[at].tolist() == shown
+                assert len(set(shown)) > 1 or rows[video].last_frame == shown[0]
+                take = int(batch.meta["take"][at])
+                if take < 3:
+                    assert batch.targets.values["number"][at].tolist() == [1000 * take + frame for frame in shown]
+                low = [take < 3 and frame % 8 < 4 for frame in shown]
+                assert batch.targets.frame_labels[at, :, clips.target_names.index("low")].tolist() == low
+
+
 def test_every_batch_has_every_series_and_column(marked: Path) -> None:
     """Also one whose only video has none of them; and times are looked up in them all the same."""
     for deltas in ({}, {"number": [0.0]}):

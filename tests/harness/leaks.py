@@ -54,6 +54,9 @@ KEPT_TEMPORARIES = {
     "torchelastic_": "torchrun keeps its workers' logs",
 }
 """How the name of a temporary file or folder begins, and why it stays."""
+KEPT_ENDINGS = ("wandb-media", "wandb-artifacts")
+"""How the names of folders end that wandb makes when it is imported, which timm does, and keeps until the process
+ends."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FILES = "/proc/self/fd"
@@ -241,7 +244,11 @@ def held_beyond(excused: Holdings) -> Holdings:
             if number != getattr(tracker, "_fd", None) and not any(part in target for part in KEPT_FILES)
         ),
         found.children - {getattr(tracker, "_pid", None)},
-        frozenset(name for name in found.temporaries if not name.startswith(tuple(KEPT_TEMPORARIES))),
+        frozenset(
+            name
+            for name in found.temporaries
+            if not name.startswith(tuple(KEPT_TEMPORARIES)) and not name.endswith(KEPT_ENDINGS)
+        ),
     )
 
 

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from torch import nn
 
-from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS
 from essp_engine.learning.torchvision_compat import torchvision
 
 S3D_SIDE = 32

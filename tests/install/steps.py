@@ -11,6 +11,7 @@ from tests.install import readme
 EXAMPLES = {
     "accelerate_loop.py": "catalog.parquet --epochs 1 --size 32",
     "export_features.py": "catalog.parquet features --feature frame_diff --short-side 32",
+    "frames_at_a_rate.py": "catalog.parquet --max-frames 4 --size 40",
     "finetune_3d.py": "catalog.parquet --epochs 1 --size 32 --frames 8",
     "flow.py": "catalog.parquet --epochs 1 --size 32",
     "hogwild.py": "records --epochs 1",

@@ -151,7 +151,8 @@ KINDS = {
     "variable_rate": Kind(
         "note",
         "a variable frame rate",
-        "Equal strides in frames are unequal times here. ESSP cuts segments by timestamps; other tools may not.",
+        "Equal strides in frames are unequal times here; clip.fps chooses frames by time. ESSP cuts segments by "
+        "timestamps; other tools may not.",
     ),
     "declared_frames": Kind(
         "note",

@@ -165,7 +165,7 @@ class StoredRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., crc: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
 
 class Seed(_message.Message):
-    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later", "labels")
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later", "labels", "offsets")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class Seed(_message.Message):
     RECORD_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     index: int
     attempt: int
     class_id: int
@@ -188,15 +189,18 @@ class Seed(_message.Message):
     record: StoredRecord
     later: _containers.RepeatedCompositeFieldContainer[Snippet]
     labels: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Snippet(_message.Message):
-    __slots__ = ("first_frame", "seek")
+    __slots__ = ("first_frame", "seek", "offsets")
     FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
     SEEK_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     first_frame: int
     seek: Seek
-    def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("mode", "height", "width", "interpolation", "pixels")

@@ -113,6 +113,21 @@ def test_a_clip_ends_with_its_video(bench: DecoderBench, sandbox: Sandbox, folde
     assert [(clip.first_frame, clip.last_frame) for clip in found] == [(9, 13), (FRAMES - 2, FRAMES - 1)]
 
 
+def test_a_clip_of_chosen_frames_ends_with_the_last_of_them(
+    bench: DecoderBench, sandbox: Sandbox, folder: Path
+) -> None:
+    work = unit(folder, "a.mp4", 9)
+    [seed] = work.seeds
+    seed.frame_count, seed.stride = 4, 0
+    seed.offsets.extend([0, 1])
+    seed.later.add(first_frame=14, offsets=[0, 2])
+    with _stage(bench, sandbox) as (stage, _):
+        stage.handle(_record(work))
+    [record] = bench.published(topics.CLIPS, 1)
+    clip = ClipReady.FromString(record.value).clip
+    assert (clip.first_frame, clip.last_frame) == (9, 16)
+
+
 def test_a_clip_is_stored_announced_and_reported(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
     with _stage(bench, sandbox) as (stage, _):
         stage.handle(_record(unit(folder, "a.mp4", 5, 9)))

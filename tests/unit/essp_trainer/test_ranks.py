@@ -25,7 +25,8 @@ from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_engine.learning.models import build, state_bytes
-from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS
 from essp_engine.learning.normalisation import take_any_batch
 from essp_engine.learning.randomness import DropoutGenerator, Share
 from essp_engine.loading.rendezvous import Rendezvous

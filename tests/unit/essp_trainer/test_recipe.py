@@ -25,7 +25,8 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
 from essp_engine.learning.augment import training_view
 from essp_engine.learning.losses import loss
 from essp_engine.learning.models import Classifier, build, load_state
-from essp_engine.learning.networks import NETWORKS, Network, network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS, network
 from essp_engine.learning.randomness import seed_of
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema

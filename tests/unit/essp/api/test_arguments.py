@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -30,6 +31,8 @@ NUMBERS: list[Any] = [True, -1, 2.5, float("nan"), 10**30, "4", b"4", [], {}, np
 """None of them is a number of frames, pixels or processes."""
 NAMES: list[Any] = [3, b"a", [], {}, SOMETHING]
 PATHS: list[Any] = [None, 3, b"a", "", [], {}, "a\0b", "\ud800", SOMETHING]
+CLOSED = io.BytesIO()
+CLOSED.close()
 FUNCTIONS: list[Any] = [3, "f", [], SOMETHING]
 CLIP = np.zeros((16, 16, 16, 3), np.uint8)
 
@@ -74,13 +77,14 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
 WRONG = {
     "decode": {
         "start": [None, True, 2.5, "4", b"4", "", [None], [2.5], [True], np.array([[1]]), SOMETHING],
+        "at_s": [True, "4", b"4", [None], ["4"], [[1.0]], float("nan"), [float("inf")], -1, 1e9, {}, SOMETHING],
         "frames": [0, None, *NUMBERS],
         "stride": [0, None, *NUMBERS],
         "short_side": [0, 2**20, *NUMBERS],
         "size": [4, (4,), (4, 0), (4, True), (4.0, 4), (None, 4), (4, 4, 4), (2**20, 4), "44", {}, SOMETHING],
         "interpolation": [None, 0, "", "area ", "lanczos", b"area", [], np.array([1, 2])],
         "clip": [0, "rgb", {}, essp.Clip(), SOMETHING],
-        "video": PATHS,
+        "video": [*(path for path in PATHS if path != b"a"), io.StringIO("text"), CLOSED],
     },
     "stream": {
         "frames": [0, None, *NUMBERS],
@@ -91,7 +95,7 @@ WRONG = {
         "interpolation": [None, "lanczos"],
         "decoders": [None, 2000, *NUMBERS],
         "memory": [None, True, 0, 2.5, "much", b"1", [], SOMETHING],
-        "videos": [None, 3, b"a", "", SOMETHING, [None], [b"a"], [""]],
+        "videos": [None, 3, "", SOMETHING, [None], [""]],
     },
     "compute_feature": {
         "frames": [None, 3, "a", CLIP.tolist(), CLIP[0], CLIP[:, :0], CLIP[..., :2], CLIP.astype(np.float32)],
@@ -116,7 +120,7 @@ WRONG = {
         "kind": [None, 3, "random", [], SOMETHING],
         "seed": [None, *NUMBERS],
         "clips_per_epoch": [0, 2.5, "many", [], SOMETHING],
-        "clips_per_video": [0, None, 2.5, "many", [], SOMETHING],
+        "clips_per_video": [0, 2.5, "many", [], SOMETHING],
         "clips_per_visit": [0, 2000, *NUMBERS],
         "window": [0, 7, 2.5, "many", [], SOMETHING],
         "step": [0, 2.5, "many", [], SOMETHING],
@@ -137,6 +141,11 @@ WRONG = {
         "snippets": [0, None, *NUMBERS],
         "size": [0, 10**6, None, 4.5, "4", (4,), (4, 4, 4), (4, 0), {}, SOMETHING],
         "stride": [0, None, 2.5, [], SOMETHING],
+        "fps": [0, -1, 1001, True, float("nan"), "fast", [], SOMETHING],
+        "every_s": [0, True, 1e9, "fast", SOMETHING],
+        "seconds": [0, True, 1e9, "long", SOMETHING],
+        "max_frames": [0, 1, *NUMBERS],
+        "spread": ["clip", True, 3, SOMETHING],
         "part": [None, 3, (1,), (0.5, 0.5), "ab"],
         "pixels": [None, 3, "bgr"],
     },
@@ -158,7 +167,7 @@ WRONG = {
     "set_epoch": {"epoch": [None, 10**4, *NUMBERS]},
     "map": {"function": FUNCTIONS},
     "load_model": {"uri": PATHS, "device": [None, 2.5, "moon", [], SOMETHING]},
-    "predict": {"videos": [None, 3, b"a", "", [3], SOMETHING], "model": PATHS},
+    "predict": {"videos": [None, 3, "", [3], SOMETHING, io.StringIO("text"), [CLOSED]], "model": PATHS},
     "open_catalog": {"uri": PATHS},
 }
 
@@ -200,8 +209,15 @@ def test_what_excludes_each_other_is_refused(calls: Calls) -> None:
     for beside in ({"frames": 3}, {"stride": 2}, {"short_side": 8}, {"size": (8, 8)}):
         with refused(next(iter(beside)), "conflict"):
             calls["decode"](clip=clip, **beside)
+    for beside in ({"start": 3}, {"frames": 3}, {"stride": 2}, {"clip": clip}):
+        with refused(next(iter(beside)), "conflict"):
+            calls["decode"](at_s=0.1, **beside)
     with refused("size", "conflict"):
         calls["stream"](short_side=8, size=(8, 8))
+    with refused("clip.frames", "conflict"):
+        essp.Clip(frames=4, fps=1, max_frames=8)
+    with refused("clip.stride", "conflict"):
+        essp.Clip(stride=4, fps=1)
 
 
 def test_a_clip_for_which_there_is_no_memory_is_refused(calls: Calls) -> None:

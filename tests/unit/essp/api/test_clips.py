@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import essp
+from essp.api import contents
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
@@ -32,12 +38,16 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def row(video: Path) -> VideoRow:
-    store = DirectoryStore.from_url(f"file://{video.parent}")
-    info = store.head(video.name)
-    facts = probe(str(video))
+    return row_of(video)
+
+
+def row_of(path: Path) -> VideoRow:
+    """What a catalog says of a file."""
+    info = DirectoryStore.from_url(f"file://{path.parent}").head(path.name)
+    facts = probe(str(path))
     found = {field.name: getattr(facts, field.name) for field in fields(facts)}
     return VideoRow(
-        "a.mp4", f"file://{video}", "one", "train", info.size_bytes, info.etag, last_frame=FRAMES - 1, **found
+        path.name, f"file://{path}", "one", "train", info.size_bytes, info.etag, last_frame=FRAMES - 1, **found
     )
 
 
@@ -48,11 +58,125 @@ def frames(video: Path) -> NDArray[np.uint8]:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
+ODD = {
+    "varying.mp4": Encoding(gop=12, bframes=2, intervals=(1, 1, 3)),
+    "varying.mkv": Encoding(gop=12, bframes=2, intervals=(2, 0.5, 1, 3)),
+    "milliseconds.mkv": Encoding(fps=30, gop=12, bframes=2),
+    "one-keyframe.mp4": Encoding(fps=24, gop=250, bframes=3),
+    "mpeg4.mp4": Encoding(codec="mpeg4", fps=60, gop=9, bframes=1),
+}
+
+
+class Timed(NamedTuple):
+    """A video as PyAV alone decodes it."""
+
+    path: Path
+    frames: NDArray[np.uint8]
+    appear_s: NDArray[np.float64]
+
+    def shown(self, seconds: Sequence[float]) -> NDArray[np.uint8]:
+        """The last frame that has appeared at each moment; one appears up to a microsecond early."""
+        return self.frames[np.searchsorted(self.appear_s, np.array(seconds) + 1e-6, side="right") - 1]
+
+
+@pytest.fixture(scope="module", params=ODD)
+def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Timed:
+    path = tmp_path_factory.mktemp("odd") / request.param
+    write_video(path, numbered(FRAMES, 64, 48), ODD[request.param])
+    with av.open(str(path)) as container:
+        decoded = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+    appear_s = np.array([time for time, _ in decoded], np.float64)
+    return Timed(path, np.stack([frame for _, frame in decoded]), appear_s)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_frames_are_those_shown_at_their_moments(odd: Timed, data: st.DataObject) -> None:
+    """In any order, with repetitions; also when a frame appears, as PyAV and ffprobe give it."""
+    exact = st.sampled_from(odd.appear_s.tolist())
+    last_s = float(odd.appear_s[-1])
+    moments = st.floats(0, last_s) | exact | exact.map(lambda second: round(second, 6))
+    seconds = data.draw(st.lists(moments, min_size=1, max_size=8))
+    assert np.array_equal(essp.decode(odd.path, at_s=seconds), odd.shown(seconds))
+    assert np.array_equal(essp.decode(odd.path.read_bytes(), at_s=np.array(seconds)), odd.shown(seconds))
+
+
+def test_a_catalog_knows_when_each_frame_appears(odd: Timed) -> None:
+    """Where it has only a rate, too, though a container has rounded the times of frames to its clock."""
+    row = row_of(odd.path)
+    assert np.array_equal(essp.decode(row, at_s=odd.appear_s), odd.frames)
+    middles = (odd.appear_s[:-1] + odd.appear_s[1:]) / 2
+    assert np.array_equal(essp.decode(row, at_s=middles[::-1]), odd.frames[-2::-1])
+
+
+def test_one_moment_gives_one_frame(video: Path, row: VideoRow, frames: NDArray[np.uint8]) -> None:
+    assert np.array_equal(essp.decode(video, at_s=0.5), frames[12])
+    assert np.array_equal(essp.decode(row, at_s=[0.999, 0.04, 1]), frames[[24, 1, 25]])
+    assert essp.decode(row, at_s=[0.5, 1], short_side=24).shape == (2, 24, 32, 3)
+    assert essp.decode(row, at_s=[]).shape == (0, 48, 64, 3)
+
+
+def test_a_video_shows_nothing_before_its_first_frame_and_after_its_end(
+    tmp_path: Path, video: Path, row: VideoRow, frames: NDArray[np.uint8]
+) -> None:
+    for second in (-0.01, FRAMES / 25, 100):
+        for one in (video, row):
+            with refused("at_s", "range"):
+                essp.decode(one, at_s=[0, second])
+    assert np.array_equal(essp.decode(video, at_s=[-1, 1.5999, 100], strict=False), frames[[0, -1, -1]])
+    late = replace(row, start_s=0.5)
+    with refused("at_s", "range"):
+        essp.decode(late, at_s=0.4)
+    assert np.array_equal(essp.decode(late, at_s=[0.4, 0.5, 0.58], strict=False), frames[[0, 0, 2]])
+    with refused("at_s", "unsupported"):
+        essp.decode(replace(row, fps=0.0), at_s=0.4)
+
+
+def test_seconds_of_a_segment_count_from_its_first_frame(row: VideoRow, frames: NDArray[np.uint8]) -> None:
+    segment = replace(row, first_frame=10, last_frame=14)
+    assert np.array_equal(essp.decode(segment, at_s=[0, 0.04, 0.199]), frames[[10, 11, 14]])
+    for second in (-0.04, 0.2):
+        with refused("at_s", "range"):
+            essp.decode(segment, at_s=second)
+    assert np.array_equal(essp.decode(segment, at_s=[-1, 1], strict=False), frames[[10, 14]])
+
+
+def test_contents_are_decoded_as_files_are(video: Path, frames: NDArray[np.uint8]) -> None:
+    data = video.read_bytes()
+    with video.open("rb") as file, video.open("rb", buffering=0) as unbuffered:
+        file.seek(100)
+        for one in (data, bytearray(data), memoryview(data), io.BytesIO(data), file, unbuffered, Pipe(data)):
+            assert np.array_equal(essp.decode(one, [20, 3], frames=4), np.stack([frames[20:24], frames[3:7]]))
+        assert not file.closed
+    for bad in (b"", b"no video"):
+        with pytest.raises(BadVideo):
+            essp.decode(bad)
+
+
+def test_what_cannot_be_read_twice_has_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch, video: Path) -> None:
+    monkeypatch.setattr(contents, "_MOST_UNSEEKABLE_BYTES", 1000)
+    with refused("video", "range"):
+        essp.decode(Pipe(video.read_bytes()))
+
+
+class Pipe(io.RawIOBase):
+    """A binary file that is not seekable."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        return self._data.readinto(buffer)
+
+
 @pytest.mark.parametrize("start", [0, 7, 8, 23, 39])
 def test_a_clip_is_that_of_a_plain_decode(video: Path, row: VideoRow, frames: NDArray[np.uint8], start: int) -> None:
     wanted = frames[np.minimum(start + 3 * np.arange(5), FRAMES - 1)]
-    for given in (video, str(video), f"file://{video}", row):
-        clip = essp.decode(given, start, frames=5, stride=3)
+    for one in (video, str(video), f"file://{video}", row):
+        clip = essp.decode(one, start, frames=5, stride=3)
         assert (clip.dtype, clip.shape) == (np.dtype(np.uint8), (5, 48, 64, 3))
         assert np.array_equal(clip, wanted)
 

@@ -237,9 +237,11 @@ def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: st
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(1000, keyframe_every=150))
     file = tmp_path / "job.yaml"
     done = essp("init", str(tmp_path / "set.parquet"), "--for", recipe, "--out", str(file))
-    assert "(essp validate says how to make it)" in done.stderr
+    assert "(essp weights fetch)" in done.stderr
     first = sorted(name for trainer in parse_spec(file.read_text()).trainers.values() if (name := trainer.weights))[0]
-    with pytest.raises(ConfigError, match=rf"weights: .*{first}.*get_model\('{first[:-3]}', weights='DEFAULT'\)"):
+    with pytest.raises(
+        ConfigError, match=rf"weights: .*{first}.*essp weights fetch {first.removesuffix('.safetensors')}`"
+    ):
         essp("validate", str(file))
     file.write_text(re.sub(r"(?m)^  # (?=(spatial|temporal)-)", "  ", file.read_text()))
     for trainer in parse_spec(file.read_text()).trainers.values():

@@ -118,7 +118,7 @@ def test_weights_that_are_not_there_name_those_that_are(file: Path, model: str, 
     [
         ("trainer:rgb", "is a trainer of this job, and those learn side by side"),
         ("runs/set/trainers/rgb", "is in the output of this job"),
-        ("resnet18.pt", r"get_model\('resnet18', weights='DEFAULT'\)"),
+        ("resnet18.pt", "essp weights fetch resnet18"),
         ("runs/other", "it is the output of a job; name one of its trainers: .*runs/other/trainers/rgb, "),
         ("runs/nowhere/trainers/rgb", "no job has .*/runs/nowhere as its output; first run the job that trains rgb"),
         ("runs/other/trainers/grey", "has no trainer 'grey'; it has: rgb, flow"),

@@ -82,9 +82,12 @@ def test_bad_files_say_what_is_wrong(sandbox: Sandbox, folder: Path, tmp_path: P
     foreign.video.uri = f"file://{tmp_path}/a.mp4"
     pointless = unit(folder, "a.mp4", 0)
     pointless.seeds[0].frame_count = 0
-    units = [unit(folder, "text.mp4", 0, 5), unit(folder, "none.mp4", 0), changed, foreign, pointless]
+    incomplete = unit(folder, "a.mp4", 0)
+    incomplete.seeds[0].offsets.extend([0, 2])
+    incomplete.seeds[0].later.add(first_frame=9, offsets=[0])
+    units = [unit(folder, "text.mp4", 0, 5), unit(folder, "none.mp4", 0), changed, foreign, pointless, incomplete]
     found = [kinds(sandbox.decode(each)) for each in units]
-    assert found == [["not_video"] * 2, ["vanished"], ["changed"], ["vanished"], ["error"]]
+    assert found == [["not_video"] * 2, ["vanished"], ["changed"], ["vanished"], ["error"], ["error"]]
     assert numbers(sandbox.decode(unit(folder, "a.mp4", 1))[0])[0] == 1
 
 

@@ -10,7 +10,8 @@ import torch
 from essp_common.artifacts.manifest import ModelDescription
 from essp_engine.features.registry import layout_of
 from essp_engine.learning.models import Classifier, build
-from essp_engine.learning.networks import NETWORKS, Network, network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS, network
 
 
 def description(name: str, feature: str = "rgb", channels: int = 3, dropout: float = 0.5) -> ModelDescription:

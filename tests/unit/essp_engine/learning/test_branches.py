@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from essp_common.errors import ConfigError
 from essp_engine.learning.branches import gradients_that_wait
 from essp_engine.learning.models import Classifier, build
-from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS
 from essp_engine.learning.normalisation import take_any_batch
 from essp_trainer.distributed.gradients import Exchange, GradientSum
 from tests.lanes import often

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from essp_common.errors import ConfigError
 from essp_engine.learning.clip_order import require_clips_first
 from essp_engine.learning.models import Classifier, build
-from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS
 from essp_engine.learning.randomness import Share
 from tests.unit.essp_engine.learning.described_models import clips, description
 

@@ -20,7 +20,8 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors import packed as packed_module
 from essp_common.tensors.packed import pack
 from essp_engine.learning.models import Classifier, build, load_member, load_state, state_bytes
-from essp_engine.learning.networks import NETWORKS, Network, network
+from essp_engine.learning.network import Network
+from essp_engine.learning.networks import NETWORKS, network
 from essp_engine.learning.torchvision_compat import torchvision
 from tests.harness.rounding import TOLERANCE
 from tests.harness.small_networks import small_mvit

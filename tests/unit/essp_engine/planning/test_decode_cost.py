@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.catalog.catalog import Catalog
@@ -15,6 +16,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Seek
 from essp_engine.planning.decode_cost import DecodeCost, decode_cost
 from essp_engine.planning.plan import class_balanced, pooled, seek_to
 from essp_engine.planning.work_units import units_of
+from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.reader import _runs
 from tests.harness.plans import view_of
 
@@ -49,6 +51,27 @@ def test_it_counts_what_the_reader_decodes(every: int, most: int, seed: int) -> 
             frames += sum(_decoded(run) for run in _runs(seeds))
             alone += sum(_decoded(run) for made in seeds for run in _runs([made]))
     assert decode_cost(plan, view, 32, most) == DecodeCost(96, passes, alone, frames)
+
+
+@settings(max_examples=10)
+@given(
+    st.integers(1, 250),
+    st.integers(1, 40),
+    st.sampled_from([{"fps": 30}, {"fps": 4}, {"every_s": 1}, {"spread": "video"}, {"snippets": 2, "seconds": 1}]),
+)
+def test_it_counts_what_is_decoded_of_frames_chosen_by_time(every: int, most: int, how: dict[str, Any]) -> None:
+    """Also where the reader skips groups of pictures within a clip."""
+    rows = [replace(row, fps=30.0) for row in with_keyframes(every, videos=3).rows]
+    view, clip = Catalog(tuple(rows)).view(None), ClipSpec.model_validate({"frames": 4, **how})
+    plan = pooled(view, clip, 32, 1, TRAIN, 0, 4, 32)
+    frames = alone = 0
+    for unit in plan.units(0, 32):
+        for part in units_of(unit, most, together=True):
+            seeds = [clip_seed(rows[each.video], clip, each.first_frame, each.later) for each in part]
+            frames += sum(_decoded(run) for run in _runs(seeds))
+            alone += sum(_decoded(run) for made in seeds for run in _runs([made]))
+    cost = decode_cost(plan, view, 32, most)
+    assert (cost.frames_alone, cost.frames) == (alone, frames)
 
 
 def _decoded(run: object) -> int:

@@ -59,7 +59,7 @@ def clips(phases: Phases) -> Iterator[object]:
 
 
 def _plain(clip: PlannedClip) -> tuple[int, ...]:
-    *plain, later = clip
+    *plain, later, _ = clip
     return tuple(int(value) for value in (*plain, *later))
 
 

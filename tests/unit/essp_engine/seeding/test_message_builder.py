@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from essp_common import topics
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.rows import VideoRow
-from essp_common.catalog.targets import Targets, pack
+from essp_common.catalog.targets import Span, Targets, pack
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
@@ -125,6 +126,65 @@ def test_each_snippet_names_the_last_keyframe_before_it() -> None:
     for part in (part for seed in told.seeds for part in seed.later):
         assert part.seek.frame_index == (30 if part.first_frame >= 30 else 0)
     assert {part.seek.frame_index for seed in told.seeds for part in seed.later} == {0, 30}
+
+
+TIMED = replace(
+    ROW, fps=10.0, frame_count=120, last_frame=119, keyframe_pts=(0, 15, 30, 60, 90),
+    keyframe_frame=(0, 15, 30, 60, 90), keyframe_offset=(48, 300, 500, 700, 900),
+)  # fmt: skip
+
+
+def timed(row: VideoRow, **clip: Any) -> list[Seed]:
+    """The seeds of the first clips of a job whose frames are chosen by time."""
+    document = SPEC.model_dump(exclude_unset=True) | {"clip": clip}
+    phases = Phases(JobSpec.model_validate(document), Catalog((row,)))
+    clips = tuple(phases.plan(0).clip(index) for index in range(3))
+    ((_, message),) = MessageBuilder(phases.spec, phases, fence=7).units(IssueUnits(0, (clips,), ("trainer.rgb",)))
+    return list(DecodeSeed.FromString(message).seeds)
+
+
+def frames(seed: Seed) -> list[int]:
+    assert not seed.stride, "which a decoder that knows no `offsets` refuses"
+    return [part.first_frame + offset for part in (seed, *seed.later) for offset in part.offsets]
+
+
+def test_a_seed_has_the_frames_that_are_chosen_by_time() -> None:
+    for seed in timed(TIMED, fps=4, frames=8):
+        assert frames(seed) == [seed.first_frame + offset for offset in (0, 2, 5, 7, 10, 12, 15, 17)]
+        assert not seed.later, "groups of pictures between its frames are as good as none"
+    assert frames(timed(TIMED, frames=5, spread="video")[0]) == [0, 29, 59, 89, 119]
+
+
+def test_a_seed_seeks_past_what_it_need_not_decode() -> None:
+    seed = timed(TIMED, frames=3, snippets=1, every_s=4.0)[0]
+    first = seed.first_frame
+    assert frames(seed) == [first, first + 40, first + 80]
+    parts = [(part.first_frame, part.seek.frame_index) for part in (seed, *seed.later)]
+    keyframes = [max(k for k in TIMED.keyframe_frame if k <= frame) for frame in frames(seed)]
+    assert parts == list(zip(frames(seed), keyframes, strict=True))
+    unseekable = timed(replace(TIMED, seekable=False), every_s=4.0, frames=3)[0]
+    assert (frames(unseekable), len(unseekable.later)) == (frames(seed), 0)
+    assert not unseekable.HasField("seek")
+
+
+def test_each_snippet_has_its_own_frames() -> None:
+    for seed in timed(TIMED, frames=6, snippets=2, seconds=1.0):
+        shown = frames(seed)
+        assert [frame - shown[0] for frame in shown[:3]] == [0, 3, 6]
+        assert [frame - shown[3] for frame in shown[3:]] == [0, 3, 6]
+
+
+def test_frames_chosen_by_time_have_the_labels_of_their_spans() -> None:
+    spans = (Span(0, 9, "a"), Span(11, 19, "between"), Span(60, 60, "b"), Span(118, 119, "end"))
+    row = replace(TIMED, targets=pack(Targets(spans=spans)))
+    document = SPEC.model_dump(exclude_unset=True) | {"clip": {"frames": 3, "every_s": 6.0}}
+    spec = JobSpec.model_validate(document | {"data": document["data"] | {"targets": "spans"}})
+    phases = Phases(spec, Catalog((row,)))
+    builder = MessageBuilder(spec, phases, 7, ("a", "b", "between", "end"))
+    clip = PlannedClip(0, 0, 0, 0, 0, 3, 0, (), ((0, 60, 120),))
+    ((_, message),) = builder.units(IssueUnits(0, ((clip,),), ("trainer.rgb",)))
+    [seed] = DecodeSeed.FromString(message).seeds
+    assert (frames(seed), list(seed.labels)) == ([0, 60, 119], [0, 1, 3])
 
 
 def test_decoders_are_told_what_they_were_told_before() -> None:

@@ -132,7 +132,23 @@ class Sample:
             seed.later.add(first_frame=first, seek=self.seed(first).seek)
         return seed
 
+    def chosen(self, steps: Sequence[Sequence[int]]) -> Seed:
+        """A seed of frames chosen one by one, in parts; `steps`: from one frame to the next, and past the end."""
+        numbers = np.cumsum([step for part in steps for step in part]).tolist()
+        seed = self.seed(numbers[0], len(numbers))
+        seed.stride = 0
+        for place, part in enumerate(steps):
+            mine, numbers = numbers[: len(part)], numbers[len(part) :]
+            first = min(mine[0], seed.last_frame)
+            target = seed.later.add(first_frame=first, seek=self.seed(first).seek) if place else seed
+            target.offsets.extend(number - first for number in mine)
+        return seed
+
     def wanted(self, seed: Seed) -> NDArray[np.uint8]:
+        if seed.offsets:
+            parts = [(part.first_frame, part.offsets) for part in (seed, *seed.later)]
+            chosen = [first + offset for first, offsets in parts for offset in offsets]
+            return np.stack([self.frames[min(number, seed.last_frame)] for number in chosen])
         firsts = [seed.first_frame, *(snippet.first_frame for snippet in seed.later)]
         length = seed.frame_count // len(firsts)
         numbers = [min(first + i * seed.stride, seed.last_frame) for first in firsts for i in range(length)]
@@ -178,7 +194,8 @@ def test_any_seeds_are_exact(samples: Samples, name: str, data: st.DataObject) -
     seeds = data.draw(
         st.lists(
             st.builds(sample.seed, first, st.integers(1, 16), st.integers(1, 4), st.none() | first)
-            | st.builds(sample.in_snippets, st.integers(1, 4), st.integers(1, 3), st.lists(first, min_size=1)),
+            | st.builds(sample.in_snippets, st.integers(1, 4), st.integers(1, 3), st.lists(first, min_size=1))
+            | st.builds(sample.chosen, st.lists(st.lists(st.integers(0, 20), min_size=1), min_size=1, max_size=4)),
             min_size=1,
             max_size=4,
         )
@@ -535,3 +552,15 @@ def _wreck(path: Path, frame: int) -> None:
     data = bytearray(path.read_bytes())
     data[start : start + size] = b"\xff" * size
     path.write_bytes(data)
+
+
+def test_readers_of_one_open_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Each has a position of its own, as when contents are probed. The file does not fit into their buffers."""
+    random = np.random.default_rng(0)
+    path = write_video(tmp_path / "a.mp4", (random.integers(0, 255, (120, 160, 3), np.uint8) for _ in range(40)))
+    wanted = Sample(path).frames
+    file = io.BytesIO(path.read_bytes())
+    with Reader(file) as one, Reader(file) as other:
+        for (number, frame), (_, also) in zip(one.frames(), other.frames(), strict=True):
+            assert np.array_equal(frame.to_ndarray(format="rgb24"), wanted[number])
+            assert np.array_equal(also.to_ndarray(format="rgb24"), wanted[number])
