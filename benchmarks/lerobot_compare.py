@@ -59,7 +59,16 @@ def main(
                 found = _run(python, reader, "measure", root, reader, how, batches)
                 measured.setdefault(f"{kind}.{reader}.{how}", []).append(json.loads(found.splitlines()[-1]))
                 print(number, kind, reader, how, found.splitlines()[-1][:80], flush=True)
-    results: dict[str, Any] = {
+        _write(sets, equal, measured)
+    if train:
+        done = json.loads(_train(folder, python, sets["small"]).splitlines()[-1])
+        _write(sets, equal, measured, act=done)
+    print(table(figures(measured)))
+
+
+def _write(sets: Mapping[str, Path], equal: Mapping[str, int], measured: Mapping[str, Any], **more: Any) -> None:
+    """Write all that is known so far."""
+    results = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0],
@@ -69,10 +78,7 @@ def main(
         "rounds": measured,
         "figures": figures(measured),
     }
-    if train:
-        results["act"] = json.loads(_train(folder, python, sets["small"]).splitlines()[-1])
-    _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(table(results["figures"]))
+    _RESULTS.write_text(json.dumps(results | more, indent=1) + "\n", encoding="utf-8")
 
 
 def figures(measured: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:

@@ -7,8 +7,8 @@ depends on seed and epoch only, so the number of items that were taken describes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from essp.lerobot.dataset import Item, LeRobotDataset, Raw
 
 _WINDOW_BYTES = 1 << 28
+_Read = tuple[Sequence[int], Mapping[tuple[str, int], "Raw"]]
+_Reading = Future[_Read] | None
 _LEAST_VISITS, _MOST_VISITS = 8, 64
 
 
@@ -139,16 +141,16 @@ class Stream(IterableDataset[dict[str, Any]]):
         """The rows of an epoch from `begin`, each with the pictures of its window."""
         windows = self._windows(epoch, begin)
         with ThreadPoolExecutor(1, "essp-lerobot-ahead") as ahead:
-            following = next(windows, None)
-            reading = ahead.submit(self._read, following) if following is not None else None
+            reading = _begun(ahead, self._read, windows)
             while reading is not None:
                 rows, pictures = reading.result()
-                following = next(windows, None)
-                reading = ahead.submit(self._read, following) if following is not None else None
-                for row in rows:
+                reading = None
+                for place, row in enumerate(rows, 1):
                     yield row, pictures
+                    if place == min(self.batch_size or 1, len(rows)):  # the window before is no longer in use
+                        reading = _begun(ahead, self._read, windows)
 
-    def _read(self, rows: Sequence[int]) -> tuple[Sequence[int], Mapping[tuple[str, int], Raw]]:
+    def _read(self, rows: Sequence[int]) -> _Read:
         return rows, self.dataset.pictures([self.dataset.window(row) for row in rows])
 
     def _windows(self, epoch: int, begin: int) -> Iterator[list[int]]:
@@ -180,6 +182,12 @@ class Stream(IterableDataset[dict[str, Any]]):
             return first, last
         cuts = [first + each * number // worker.num_workers for number in (worker.id, worker.id + 1)]
         return cuts[0], cuts[1]
+
+
+def _begun(pool: ThreadPoolExecutor, read: Callable[[list[int]], _Read], windows: Iterator[list[int]]) -> _Reading:
+    """Begin to read the next window; None after the last."""
+    following = next(windows, None)
+    return None if following is None else pool.submit(read, following)
 
 
 def _visits(episodes: NDArray[np.int64], length: int) -> NDArray[np.int64]:

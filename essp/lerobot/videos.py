@@ -24,7 +24,7 @@ from essp_engine.video.timed import TimedReader
 
 _OPEN = 96
 
-PICTURES = Buffers(1 << 30)
+PICTURES = Buffers(3 << 29)
 """The memory of pictures in this process."""
 
 Picture = NDArray[Any]
