@@ -34,8 +34,10 @@ _NOISE = 2
 """Of a camera's sensor, in 1/256."""
 _BATCH = 32
 _VISIT = 16
-_WARM = {"item": 2, "batch": 2, "stream": 12}
-"""Batches that are not counted: until memory is used again."""
+_WARM = 2
+"""Batches, and of `stream` windows, that are not counted: until memory is used again."""
+_WINDOWS = 4
+"""Of `stream`, that are counted: a window is decoded ahead, so parts of one say nothing."""
 
 
 def record(folder: str, kind: str) -> None:
@@ -133,16 +135,19 @@ def measure(folder: str, reader: str, how: str, count: str) -> None:
     data = opened(folder, reader)
     batches = _batches(data, how)
     memory = []
-    warm = _WARM[how]
-    for number in range(warm + int(count)):
+    warm, wanted = _WARM, int(count)
+    if how == "stream":
+        window = -(-data.stream(clips_per_visit=_VISIT).window // _BATCH)
+        warm, wanted = _WARM * window, _WINDOWS * window
+    for number in range(warm + wanted):
         next(batches)
         if not number:
             first_s, first_cpu_s = time.monotonic() - _started_s, time.process_time()
         if number == warm - 1:
             begun = resource.getrusage(resource.RUSAGE_SELF)
-        if not number % max(int(count) // 10, 1):
+        if not number % max(wanted // 10, 1):
             memory.append(_memory_mib())
-    ended, samples = resource.getrusage(resource.RUSAGE_SELF), int(count) * _BATCH
+    ended, samples = resource.getrusage(resource.RUSAGE_SELF), wanted * _BATCH
     user_ms, system_ms = (
         1000 * (getattr(ended, name) - getattr(begun, name)) / samples for name in ("ru_utime", "ru_stime")
     )
