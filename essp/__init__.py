@@ -34,6 +34,8 @@ Optical flow is `(B, 1, H, W, 20)` uint8, with 128 for no motion, so `Conv3d(20,
 `sampling=essp.Sampling(kind="pooled")` decodes less, and `torchrun` sets `rank` and `world_size`. docs/loader.md covers
 Lightning, accelerate, the Trainer of Hugging Face and notebooks.
 
+`essp.lerobot.LeRobotDataset` reads a robot's data set item by item, as LeRobot's own class does (docs/robots.md).
+
 Everything else is plain functions:
 
     catalog = essp.open_catalog("catalog.parquet")                             # rows, classes, splits
@@ -62,6 +64,7 @@ from typing import TYPE_CHECKING, Any
 from essp_engine.learning import torchvision_import
 
 if TYPE_CHECKING:
+    from essp import lerobot as lerobot
     from essp.api.clips import decode, open_catalog
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
@@ -104,6 +107,8 @@ _HOMES = {
     "essp_engine.learning.network": ("Network",),
 }
 """Module -> its public names."""
+_MODULES = ("lerobot",)
+"""Public modules with names of their own."""
 
 __all__ = [
     "BadVideo",
@@ -149,6 +154,8 @@ def __getattr__(name: str) -> Any:
         from essp_common.distribution import version
 
         return version()
+    if name in _MODULES:
+        return import_module(f"essp.{name}")
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'essp' has no attribute {name!r}")

@@ -18,6 +18,7 @@ VERSION_HEADER = "Essp-Version"
 """The header in a master's answers. An answer without it is not from a master."""
 
 EXTRAS = {
+    "PIL": "lerobot",
     "aiohttp": "fsspec",
     "av": "decoder",
     "boto3": "s3",
@@ -43,6 +44,7 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
     "opentelemetry": "tracing",
+    "pandas": "lerobot",
     "pynvml": "gpu",
     "redis": "redis",
     "safetensors": "learning",

@@ -24,6 +24,7 @@ from typing import Any
 
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.found import few
 from essp.catalog.journal import ROWS, Journal
 from essp.catalog.layout import Kind
 from essp.catalog.pool import PoolProber
@@ -32,14 +33,15 @@ from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
-from essp_common.catalog.notes import SALVAGED, lines
-from essp_common.catalog.rows import RowPieces, VideoRow
+from essp_common.catalog.notes import OFFSET, SALVAGED, lines
+from essp_common.catalog.rows import RowPieces, Rows, VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.catalog.unproven import PACKETS
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects.frames import FRAME_RATE, checked_rate
 from essp_common.objects.port import ObjectStore
+from essp_common.quantities import counted
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters, Stores
 from essp_engine.decoding.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
@@ -48,6 +50,8 @@ _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", 
 """Kinds of errors that recur when the same bytes are read again. The next build retries files with other errors."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
+_OFFSET_S = 1e-4
+"""How far off frames may be without a note: LeRobot's own tolerance."""
 _NO_END = "; without an end, the segment ends with the file"
 _SAID = frozenset(
     {"id", "uri", "class_name", "split", "group", "event", "view", "origin_s", "extra", "targets", "error"}
@@ -70,7 +74,8 @@ class BuildOptions:
     camera: str | None = None
     """LeRobot: the only camera to list."""
     tolerance_s: float | None = None
-    """LeRobot: how far frames may be from their timestamps. None: LeRobot's own tolerance."""
+    """LeRobot: how far frames may be from their timestamps. None: the nearest frames are taken, and a note says how far
+    off they are."""
     fps: float = FRAME_RATE
     """Frames per second of folders of frames."""
     whole: bool = False
@@ -232,7 +237,7 @@ def build(
         by_index,
         by_packets,
         listing.ignored,
-        listing.notes,
+        (*listing.notes, *_offsets(catalog.rows)),
         time.monotonic() - started,
     )
 
@@ -330,17 +335,25 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
     found = timing.frames(segment.start, None)
     first, last = (found[0], found[0] + count - 1) if found else (0, whole.frame_count)
     if count < 1 or last >= whole.frame_count:
-        return replace(
-            whole, error=f"segment: {count} frames from {segment.start:g} s, but the file has {whole.frame_count}"
-        )
+        ends_s = timing.shown_s(whole.frame_count)
+        what = f"{count} frames from {segment.start:.7g} s, but the file has {whole.frame_count}"
+        return replace(whole, error=f"segment: {what}, and ends at {ends_s:.7g} s")
+    tolerance_s = 0.5 / segment.rate if segment.tolerance_s is None else segment.tolerance_s
+    most_s = 0.0
     for step in range(count) if whole.timestamps else (0, count - 1):
         late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
-        if abs(late_s) > segment.tolerance_s:
+        most_s = max(most_s, abs(late_s))
+        if abs(late_s) > tolerance_s:
             what = f"frame {step} is shown {1000 * late_s:.3g} ms off its timestamp"
-            return replace(
-                whole, error=f"segment: {what}, and {1000 * segment.tolerance_s:.3g} ms are tolerated (--tolerance-s)"
-            )
-    return replace(whole, first_frame=first, last_frame=last)
+            tolerated = f"{1000 * tolerance_s:.3g} ms are tolerated (--tolerance-s)"
+            if segment.tolerance_s is None:
+                tolerated = f"half a frame is {1000 * tolerance_s:.3g} ms"
+            return replace(whole, error=f"segment: {what}, and {tolerated}")
+    notes = whole.notes
+    if most_s > _OFFSET_S:
+        said = f"{OFFSET}: frames are shown up to {1000 * most_s:.3g} ms off their timestamps; the nearest are used"
+        notes = f"{notes}\n{said}".lstrip("\n")
+    return replace(whole, first_frame=first, last_frame=last, notes=notes)
 
 
 def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
@@ -394,6 +407,7 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     if entry.error is not None or file is None:
         return row
     row = replace(row, **{name: getattr(file, name) for name in _FACTS})
+    row = replace(row, notes=_of_the_file(row.notes))
     if not file.frame_count:
         return replace(row, error=file.error)
     row = _cut(row, entry.segment)
@@ -410,6 +424,22 @@ def _origin_s(row: VideoRow, segment: Segment | None) -> float:
         return 0.0
     by_frames = segment.unit == "frame" or segment.frames is not None
     return Timing(row).shown_s(row.first_frame) if by_frames else segment.start
+
+
+def _of_the_file(notes: str) -> str:
+    """The notes without those on an episode: a row of the previous catalog may be one of the file's others."""
+    return "\n".join(line for line in notes.splitlines() if not line.startswith(f"{OFFSET}: "))
+
+
+def _offsets(rows: Rows) -> tuple[str, ...]:
+    """How many rows have frames that are off their timestamps, for the notes of the build."""
+    if not any(OFFSET in notes for notes in rows.names("notes")):
+        return ()
+    off = [row.id for row in rows if row.error is None and OFFSET in dict(lines(row.notes))]
+    return (
+        f"{counted(len(off), 'row')} with frames off their timestamps ({few(off)}); the nearest are used, and "
+        f"row.notes says how far off they are. With --tolerance-s {_OFFSET_S:g} such rows have errors, as in LeRobot",
+    )
 
 
 def _extra(meta: Mapping[str, Any]) -> str:

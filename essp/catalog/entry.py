@@ -25,8 +25,8 @@ class Segment:
     unit: Literal["s", "frame"]
     frames: int | None = None
     rate: float = 0.0
-    tolerance_s: float = 0.0
-    """How far each of the `frames` may be shown from its expected time."""
+    tolerance_s: float | None = None
+    """How far each of the `frames` may be shown from its expected time; None: less than half a frame."""
 
     def __str__(self) -> str:
         end = "" if self.end is None else f"{self.end:.10g}"

@@ -108,8 +108,8 @@ class Found:
         """Opens videos, for a list that is ambiguous otherwise."""
         self.rate = FRAME_RATE
         """Frames per second of folders of frames."""
-        self.tolerance_s = 1e-4
-        """How far the frames of an episode may be from their timestamps; the default is LeRobot's."""
+        self.tolerance_s: float | None = None
+        """How far the frames of an episode may be from their timestamps; None: the nearest frames are taken."""
         self.notes: list[str] = []
         """What users should know about how lists were read."""
         self._documents: dict[str, Any] = {}

@@ -66,7 +66,8 @@ def build_command(
     tolerance_s: Annotated[
         float | None,
         typer.Option(
-            help="LeRobot: how many seconds frames may differ from their timestamps (default: 0.0001, as in LeRobot).",
+            help="LeRobot: how many seconds frames may differ from their timestamps (default: the nearest are used, "
+            "and a note says how far off they are).",
             min=0,
         ),
     ] = None,
@@ -127,7 +128,7 @@ def build_command(
     SOURCE is one of these: class folders, with or without split folders around them; a CSV file with the columns path,
     label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event
     (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV),
-    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot v3 folder
+    Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot folder
     (lerobot://PATH). The recognised format is printed first. Videos of one group stay together when validation videos
     are set aside. Running the command again reads only new and changed files; after an interruption it continues where
     it stopped. With --quick, it reads the index of a file instead of decoding it, and decoders verify what the index

@@ -15,6 +15,8 @@ TRACKS = "tracks"
 """There are several video tracks, one of which is used."""
 BITS = "bits"
 """Grey values with more bits than clips have, such as distances or temperatures."""
+OFFSET = "offset"
+"""The frames of an episode are not shown at their timestamps; those nearest to them are used."""
 CROP = "crop"
 """The container asks players to crop the edges of the picture."""
 

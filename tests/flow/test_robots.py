@@ -19,6 +19,7 @@ import essp
 from essp.catalog.build import BuildOptions, Built, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
+from essp_common.catalog.notes import lines
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
@@ -192,18 +193,43 @@ def test_so_are_those_of_the_description(robot: Path, tmp_path: Path, name: str,
         built(robot, "c.parquet", BuildOptions(camera=TOP))
 
 
-def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> None:
+def test_frames_off_their_timestamps_are_noted_or_refused(tmp_path: Path) -> None:
     robot = write_robot(tmp_path)
     info = robot / "meta/info.json"
     info.write_text(info.read_text().replace('"fps": 10', '"fps": 9.9'))
-    errors = {row.error or "" for row in built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows}
+    strict = BuildOptions(camera=TOP, tolerance_s=1e-4)
+    errors = {row.error or "" for row in built(robot, "c.parquet", strict).catalog.rows}
     assert all("off its timestamp" in error for error in errors)
+    nearest = built(robot, "c.parquet", BuildOptions(camera=TOP))
+    notes = [dict(lines(row.notes)) for row in nearest.catalog.rows]
+    assert all(note["offset"].startswith("frames are shown up to ") for note in notes)
+    assert len({note["offset"] for note in notes}) > 1  # each row has its own, although several share a file
+    assert any("4 rows with frames off their timestamps" in note for note in nearest.notes)
     tolerant = built(robot, "d.parquet", BuildOptions(camera=TOP, tolerance_s=0.04))
     assert [row.error for row in tolerant.catalog.rows] == [None] * 4
     (robot / f"videos/{TOP}/chunk-000/file-001.mp4").unlink()
     info.write_text(info.read_text().replace('"fps": 9.9', '"fps": 10'))
-    rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
-    assert [row.error for row in rows] == [None, None, None, "missing: no file"]
+    exact = built(robot, "c.parquet", BuildOptions(camera=TOP))
+    assert [row.error for row in exact.catalog.rows] == [None, None, None, "missing: no file"]
+    assert {row.notes for row in exact.catalog.rows} == {""}  # those of the catalog before do not stay
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1"])
+def test_older_layouts_give_the_same_rows(robot: Path, tmp_path: Path, version: str) -> None:
+    newer = {row.id: row for row in built(robot, "all.parquet").catalog.rows}
+    older = write_robot(tmp_path / "older", version=version)
+    rows = {row.id: row for row in built(older, "all.parquet").catalog.rows}
+    assert rows.keys() == newer.keys()
+    for name, row in rows.items():
+        assert row.error is None
+        assert (row.class_name, row.split, row.group) == tuple(
+            getattr(newer[name], field) for field in ("class_name", "split", "group")
+        )
+        assert row.uri.endswith(f"videos/chunk-000/{name.partition('/')[2]}/{name.partition('/')[0]}.mp4")
+        assert (row.first_frame, row.last_frame) == (0, newer[name].last_frame - newer[name].first_frame)
+        series, expected = (unpack(each.targets).series for each in (row, newer[name]))
+        assert series.keys() == expected.keys()
+        assert all(np.array_equal(series[key], values) for key, values in expected.items())
 
 
 def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) -> None:
@@ -275,8 +301,8 @@ def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, 
         built(robot, "c.parquet", BuildOptions(camera=TOP, whole=True))
     older = tmp_path / "older"
     (older / "meta").mkdir(parents=True)
-    (older / "meta/info.json").write_text('{"codebase_version": "v2.1", "features": {}}')
-    with pytest.raises(ConfigError, match=r"version v2\.1 of .*, not v3\.0; convert it first"):
+    (older / "meta/info.json").write_text('{"codebase_version": "v1.6", "features": {}}')
+    with pytest.raises(ConfigError, match=r"version v1\.6 of .*; v2\.0, v2\.1 and v3\.0 are read"):
         built(older, "c.parquet")
     with pytest.raises(ConfigError, match=r"is not a LeRobot folder: it has no meta/info\.json"):
         built(tmp_path, "c.parquet")
@@ -290,4 +316,12 @@ def test_the_example_learns_from_two_cameras_and_resumes(robot: Path, example: R
     [first] = example("robot_policy.py", str(robot / "both.parquet"), *CAMERAS, *small, "--epochs", "1")
     assert first.startswith("epoch 1: loss ")
     [second] = example("robot_policy.py", str(robot / "both.parquet"), *CAMERAS, *small, "--epochs", "2")
+    assert second.startswith("epoch 2: loss ")
+
+
+def test_the_example_without_a_catalog_learns_and_resumes(robot: Path, example: RunExample) -> None:
+    small = (str(robot), "--batch-size", "8", "--horizon", "4")
+    [first] = example("lerobot_policy.py", *small, "--epochs", "1")
+    assert first.startswith("epoch 1: loss ")
+    [second] = example("lerobot_policy.py", *small, "--epochs", "2")
     assert second.startswith("epoch 2: loss ")

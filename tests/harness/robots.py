@@ -1,4 +1,7 @@
-"""A tiny data set in the form of LeRobot v3, written from its description: two cameras, several episodes a file."""
+"""A tiny data set in the form of LeRobot v3, written from its description: two cameras, several episodes a file.
+
+Or in the form of v2.0 or v2.1: an episode a file.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +61,26 @@ def write_robot(root: Path, codec: str = "h264", gop: int = 6, version: str = "v
             "timestamp": {"dtype": "float32", "shape": [1], "names": None},
         },
     }
+    older = version.startswith("v2")
+    if older:
+        info |= {
+            "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+            "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+            "chunks_size": 1000,
+        }
     _write(root / "meta/info.json", json.dumps(info))
-    for file in (0, 1):
-        frames = sum(episode.length for episode in EPISODES if episode.file == file)
+    lengths = [sum(episode.length for episode in EPISODES if episode.file == file) for file in (0, 1)]
+    for file, frames in enumerate([episode.length for episode in EPISODES] if older else lengths):
         for seed, camera in enumerate(CAMERAS):
-            path = root / f"videos/{camera}/chunk-000/file-{file:03d}.mp4"
+            name = f"chunk-000/{camera}/episode_{file:06d}" if older else f"{camera}/chunk-000/file-{file:03d}"
+            path = root / f"videos/{name}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_video(path, numbered(frames, 64, 48, seed), Encoding(codec, fps=FPS, gop=gop))
-    _tables(root)
+    _tables(root, version)
     return root
 
 
-def _tables(root: Path) -> None:
+def _tables(root: Path, version: str) -> None:
     rows: list[dict[str, Any]] = []
     episodes: list[dict[str, Any]] = []
     begins_s = {0: 0.0, 1: 0.0}
@@ -86,7 +97,7 @@ def _tables(root: Path) -> None:
                     "frame_index": frame,
                     "episode_index": number,
                     "index": index,
-                    "task_index": 0,
+                    "task_index": sorted({each.task for each in EPISODES}).index(episode.task),
                 }
             )
         begin_s = begins_s[episode.file]
@@ -109,6 +120,26 @@ def _tables(root: Path) -> None:
     pair = pa.list_(pa.float32(), 2)
     kinds = {"observation.state": pair, "action": pair, "timestamp": pa.float32()}
     table = pa.table({name: pa.array([row[name] for row in rows], kinds.get(name)) for name in rows[0]})
+    tasks = sorted({episode.task for episode in EPISODES})
+    stats = {"action": {"min": [0.0, 0.0], "max": [1.0, 2.0], "mean": [0.5, 1.0], "std": [0.1, 0.2], "count": [9]}}
+    if version.startswith("v2"):
+        lines = [{name: episode[name] for name in ("episode_index", "tasks", "length")} for episode in episodes]
+        _write(root / "meta/episodes.jsonl", "\n".join(map(json.dumps, lines)))
+        _write(
+            root / "meta/tasks.jsonl", "\n".join(json.dumps({"task_index": n, "task": t}) for n, t in enumerate(tasks))
+        )
+        for number, episode in enumerate(episodes):
+            path = root / f"data/chunk-000/episode_{number:06d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.slice(episode["dataset_from_index"], episode["length"]), path)
+        if version == "v2.0":
+            _write(root / "meta/stats.json", json.dumps(stats))
+        else:
+            of = [{"episode_index": number, "stats": stats} for number in range(len(episodes))]
+            _write(root / "meta/episodes_stats.jsonl", "\n".join(map(json.dumps, of)))
+        return
+    _write(root / "meta/stats.json", json.dumps(stats))
+    pq.write_table(pa.table({"task_index": range(len(tasks)), "task": tasks}), root / "meta/tasks.parquet")
     for key, found in (("data", table), ("meta/episodes", pa.Table.from_pylist(episodes))):
         path = root / key / "chunk-000" / "file-000.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,8 @@ EXAMPLES = {
     "linear_probe.py": "catalog.parquet --size 32 --clips 12 --steps 20",
 }
 """Of docs/examples -> arguments with which each is done soon."""
-NOT_RUN = {"robot_policy.py", "two_views.py"}
-"""They need a data set of LeRobot and one of events; `tests/flow/test_robots.py` and `test_views.py` make one each."""
+NOT_RUN = {"lerobot_policy.py", "robot_policy.py", "two_views.py"}
+"""They need data sets of LeRobot and of events; `tests/flow/test_robots.py` and `test_views.py` make them."""
 
 _MAKE_SMALL = """
 import yaml
