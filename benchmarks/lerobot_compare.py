@@ -204,7 +204,8 @@ def _frame_bytes(root: Path) -> int:
     """Mean bytes of a compressed frame."""
     info = json.loads((root / "meta/info.json").read_text(encoding="utf-8"))
     cameras = sum(feature["dtype"] == "video" for feature in info["features"].values())
-    return sum(file.stat().st_size for file in root.rglob("*.mp4")) // (cameras * info["total_frames"])
+    size = sum(file.stat().st_size for file in root.rglob("*.mp4"))
+    return size // int(cameras * info["total_frames"])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ def record(folder: str, kind: str) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     episodes, frames, fps, height, width, cameras = _KINDS[kind]
-    image = {"dtype": "video", "shape": (height, width, 3), "names": ["height", "width", "channels"]}
-    joints = {"dtype": "float32", "shape": (_JOINTS,), "names": None}
+    image: dict[str, Any] = {"dtype": "video", "shape": (height, width, 3), "names": ["height", "width", "channels"]}
+    joints: dict[str, Any] = {"dtype": "float32", "shape": (_JOINTS,), "names": None}
     features = {f"observation.images.{camera}": image for camera in cameras}
     features |= {"observation.state": joints, "action": joints}
     made = LeRobotDataset.create(
@@ -203,7 +203,7 @@ def train(folder: str, reader: str, steps: str) -> None:
     import torch
 
     if not hasattr(av, "option"):  # PyAV 18 no longer has what LeRobot 0.6 names in an annotation
-        av.option = types.SimpleNamespace(Option=object)
+        vars(av)["option"] = types.SimpleNamespace(Option=object)
     from lerobot.configs.types import FeatureType
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
@@ -247,4 +247,5 @@ def train(folder: str, reader: str, steps: str) -> None:
 
 if __name__ == "__main__":
     _started_s = time.monotonic()
-    {"record": record, "measure": measure, "dump": dump, "train": train}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"record": record, "measure": measure, "dump": dump, "train": train}
+    commands[sys.argv[1]](*sys.argv[2:])

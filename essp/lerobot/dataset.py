@@ -321,7 +321,7 @@ class LeRobotDataset(Dataset[Item]):
             alone = moments == 1 and (camera not in self.delta_indices or camera in self.meta.video_keys)
             if len({each.shape for of in raw for each in of}) == 1:
                 stacked = self.tensor(camera, [each for of in raw for each in of])
-                found[camera] = stacked if alone else stacked.unflatten(0, (len(rows), moments))
+                found[camera] = stacked if alone else stacked.reshape(len(rows), moments, *stacked.shape[1:])
             else:
                 found[camera] = [self.tensor(camera, of)[0] if alone else self.tensor(camera, of) for of in raw]
         return found
@@ -345,7 +345,7 @@ class LeRobotDataset(Dataset[Item]):
                 wanted = np.clip(at + np.array(steps), bounds[:, :1], bounds[:, 1:] - 1)
                 values = self._rows.values(name, wanted.reshape(-1).tolist())
                 if isinstance(values, torch.Tensor):
-                    found[name] = values.unflatten(0, wanted.shape)
+                    found[name] = values.reshape(*wanted.shape, *values.shape[1:])
                 else:
                     found[name] = [values[place : place + len(steps)] for place in range(0, len(values), len(steps))]
         for name, steps in self.delta_indices.items():
@@ -360,7 +360,7 @@ class LeRobotDataset(Dataset[Item]):
             stacked = torch.stack([each if isinstance(each, torch.Tensor) else torch.from_numpy(each) for each in raw])
             return stacked if camera in self.meta.image_keys else self._depth[camera].of_codes(stacked)
         if self._return_uint8:
-            return torch.from_numpy(np.stack(raw))  # type: ignore[arg-type]
+            return torch.from_numpy(np.stack(raw))
         found = torch.from_numpy(PICTURES.empty((len(raw), *raw[0].shape), np.float32))
         for place, each in enumerate(raw):
             for channel, plane in enumerate(torch.from_numpy(each)):  # which fits into a cache

@@ -78,7 +78,8 @@ class Stream(IterableDataset[dict[str, Any]]):
                 code="range",
             )
         self._visits = _visits(dataset.visits, clips_per_visit)
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers see what `set_epoch` sets
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # workers see what `set_epoch` sets
         self._taken = 0
 
     @property

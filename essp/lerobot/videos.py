@@ -112,7 +112,7 @@ class _Video:
         except NotFound as error:
             raise BadVideo(f"{self._name} does not exist", "vanished") from error
         except BadVideo as error:
-            raise BadVideo(f"{self._name}: {error}", error.kind) from error  # type: ignore[arg-type]
+            raise BadVideo(f"{self._name}: {error}", error.kind) from error
         self._converter = PlanarConverter()
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class _Video:
                         picture = self._converter.rgb(frame, block[place])
                     found.update(dict.fromkeys(rows[number], picture))
         except BadVideo as error:
-            raise BadVideo(f"{self._name}: {error}", error.kind) from error  # type: ignore[arg-type]
+            raise BadVideo(f"{self._name}: {error}", error.kind) from error
         return found
 
     def _off(self, name: str, second: float, late_s: float, tolerance_s: float) -> BadVideo:

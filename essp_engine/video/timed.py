@@ -11,7 +11,7 @@ frame must have the timestamp that the index gives it, so a wrong index cannot l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -123,7 +123,7 @@ class TimedReader:
         """Close the file, but not a file object that was passed in."""
         self._reader.close()
 
-    def frames(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+    def frames(self, numbers: Sequence[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Yields these frames, whose numbers increase. Frames between two of them are decoded only where no keyframe
         lies between. Raises `BadVideo` for a damaged one."""
         begin = 0
@@ -133,7 +133,7 @@ class TimedReader:
                 yield from self._run(numbers[begin:place])
                 begin = place
 
-    def _run(self, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+    def _run(self, numbers: Sequence[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Frames that are decoded in one go, from the keyframe before the first of them."""
         first = self.times.keyframe(numbers[0])
         seek = Seek(pts=int(self.times.stamps[first]), frame_index=first)

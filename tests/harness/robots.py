@@ -128,10 +128,10 @@ def _tables(root: Path, version: str) -> None:
         _write(
             root / "meta/tasks.jsonl", "\n".join(json.dumps({"task_index": n, "task": t}) for n, t in enumerate(tasks))
         )
-        for number, episode in enumerate(episodes):
+        for number, row in enumerate(episodes):
             path = root / f"data/chunk-000/episode_{number:06d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table.slice(episode["dataset_from_index"], episode["length"]), path)
+            pq.write_table(table.slice(row["dataset_from_index"], row["length"]), path)
         if version == "v2.0":
             _write(root / "meta/stats.json", json.dumps(stats))
         else:

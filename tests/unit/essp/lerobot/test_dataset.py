@@ -22,6 +22,7 @@ from essp.lerobot import LeRobotDataset, collate
 from essp.lerobot import videos as module
 from essp_common.errors import BadVideo, ConfigError
 from essp_engine.video.planar import PlanarConverter
+from essp_engine.video.timed import TimedReader
 from tests.harness.refused import refused
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
@@ -64,7 +65,7 @@ def expected(root: Path, older: bool, index: int) -> dict[str, Any]:
     """The item that LeRobot gives with `STEPS`, from what the harness wrote."""
     firsts = np.cumsum([0, *(episode.length for episode in EPISODES)]).tolist()
     number = max(place for place, first in enumerate(firsts) if first <= index)
-    episode, frame = EPISODES[number], index - firsts[number]
+    episode, frame = EPISODES[number], index - int(firsts[number])
     before = 0 if older else sum(e.length for e in EPISODES[:number] if e.file == episode.file)
 
     def clamped(second: float) -> int:
@@ -139,7 +140,7 @@ def test_what_the_data_set_says_is_that_of_lerobot(robot: Path, tmp_path: Path) 
 def test_a_batch_opens_each_file_once_and_decodes_each_frame_once(robot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opens: list[str] = []
     shown: list[int] = []
-    reader, rgb = module.TimedReader, PlanarConverter.rgb
+    reader, rgb = TimedReader, PlanarConverter.rgb
 
     def counted(file: Any) -> Any:
         opens.append(file)
@@ -280,7 +281,7 @@ def test_pictures_in_the_tables_are_cameras(copy: Path) -> None:
         return file.getvalue()
 
     colours = [np.full((6, 8, 3), (n, 2 * n, 3 * n), np.uint8) for n in range(FRAMES)]
-    cells = [{"bytes": png(picture), "path": None} for picture in colours]
+    cells: list[dict[str, bytes | str | None]] = [{"bytes": png(picture), "path": None} for picture in colours]
     (copy / "loose.png").write_bytes(png(colours[5]))
     cells[5] = {"bytes": None, "path": "loose.png"}
     add(copy, "front", cells, {"dtype": "image", "shape": [6, 8, 3]})

@@ -85,7 +85,8 @@ def test_planes_have_the_pixels_of_packed_pictures(name: str, width: int, height
 
 @pytest.mark.parametrize(("name", "most"), [("gray12le", 4095), ("gray16le", 65535), ("gray10le", 1023), ("gray", 255)])
 def test_grey_values_keep_all_their_bits(name: str, most: int) -> None:
-    values = np.random.default_rng(0).integers(0, most + 1, (5, 70)).astype(np.uint16 if most > 255 else np.uint8)
+    drawn = np.random.default_rng(0).integers(0, most + 1, (5, 70))
+    values = drawn.astype(np.uint16) if most > 255 else drawn.astype(np.uint8)
     frame = VideoFrame.from_ndarray(values, name)
     found = grey16(frame)
     assert found.dtype == np.uint16
