@@ -398,7 +398,7 @@ def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_command_is_documented() -> None:
     group: Any = typer.main.get_command(cli.app)
     over_rest = {"start", "ls", "get", "pause", "resume", "stop", "priority", "set", "wait", "events"}
-    assert set(group.commands) == over_rest | {"why", "dump"}
+    assert set(group.commands) == over_rest | {"why", "dump", "rm"}
     assert all(command.help for command in group.commands.values())
 
 

@@ -23,7 +23,7 @@ from essp_engine.video.colour import Colour, pictures
 from tests.harness.refused import Refusal, refused
 
 Clip = NDArray[np.uint8]
-COMPUTED = [name for name in registry.names() if name != "rgb"]
+COMPUTED = [name for name in registry.names() if name != "rgb" and registry.needs_of(name) != "motion"]
 
 
 def ready(name: str, **params: Any) -> Extractor:
