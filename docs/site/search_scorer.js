@@ -1,5 +1,5 @@
 // How the search of the site ranks pages: decisions and design notes come last, since few readers look for them.
-const Scorer = {
+var Scorer = {
   score: ([page, , , , score]) => (/^docs\/(decisions|design)\//.test(page) ? score - 100 : score),
   objNameMatch: 11,
   objPartialMatch: 6,
