@@ -46,7 +46,7 @@ class Place:
 
     def __init__(self, url: str, root: str) -> None:
         self.stores, self.root = Stores((url,)), root
-        build(f"{root}/videos", f"{root}/catalog.parquet", (url,), BuildOptions("folders"))
+        build(f"{root}/videos", f"{root}/catalog.parquet", (url,), BuildOptions("folders", relative=False))
 
     def training(self) -> JobSpec:
         return parse_spec(job_text("killed", output=f"{self.root}/run", catalog=f"{self.root}/catalog.parquet"))

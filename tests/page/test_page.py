@@ -266,6 +266,7 @@ def test_a_call_is_tried_in_the_description_of_the_api(tmp_path: Path, page: Bro
         assert page.evaluate("document.querySelector('#state').textContent") == "calls carry your token"
         page.evaluate("document.querySelector('#operations-jobs-pause_job button').click()")
         page.wait("document.querySelector('.opblock.is-open .execute')")
+        page.wait("document.querySelector('.opblock.is-open input:enabled')")
         page.evaluate(
             "{ const field = document.querySelector('.opblock.is-open input');"
             " Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set"
