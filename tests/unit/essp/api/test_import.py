@@ -42,7 +42,8 @@ def test_types_and_homes_name_the_same() -> None:
     typed = {
         str(node.module): tuple(a.name for a in node.names) for node in block.body if isinstance(node, ast.ImportFrom)
     }
-    assert {module: names for module, names in typed.items() if module != "essp"} == essp._HOMES  # essp.lerobot
+    assert typed.pop("essp") == essp._MODULES
+    assert typed == essp._HOMES
     assert sorted(name for names in typed.values() for name in names) == sorted(essp.__all__)
 
 
