@@ -177,6 +177,9 @@ def table_of(rows: int, gop: int = 60, seed: int = 0) -> pa.Table:
                 splits[order.to_numpy()], rng.integers(0, 1 + rows // 4, rows).tolist(), strict=True
             )
         ],
+        "event": [""] * rows,
+        "view": [""] * rows,
+        "origin_s": np.zeros(rows),
         "extra": [""] * rows,
         "targets": [b""] * rows,
         "notes": [""] * rows,

@@ -4,6 +4,8 @@ The repository itself is the source, so that a link between pages leads to the s
 read the files. Links to source files become downloads. The pages ask no other host for anything.
 """
 
+from pathlib import Path
+
 from sphinx.application import Sphinx
 
 from essp_common.distribution import version as version_of_essp
@@ -22,7 +24,7 @@ nitpicky = True
 
 html_theme = "furo"
 html_copy_source = False
-html_search_scorer = "search_scorer.js"
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 html_extra_path = ["index.html"]  # the root, where people look first, leads to `root_doc`
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}

@@ -282,7 +282,7 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
 
 
 def _add_remove(routes: APIRouter, master: Master, aside: Aside) -> None:
-    @routes.delete("/{name}", operation_id="remove_job", responses=answers_of(401, 403, 404, 409, 415, 503))
+    @routes.delete("/{name}", operation_id="remove_job", responses=answers_of(401, 403, 404, 409, 415, 422, 503))
     async def remove_job(
         name: str,
         request: Request,
