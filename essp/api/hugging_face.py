@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def to_hf_iterable(loader: Epochs | Mix) -> IterableDataset:
     """The clips of a loader, records or mix as a `datasets.IterableDataset`, an example each.
 
-    An example has `frames`, a NumPy array `(T, H, W, C)`, `label`, a class id, and the values of `Batch.meta`. Each
-    iteration is the next epoch. The loader has shuffled the clips, so there is nothing to shuffle.
+    An example has `frames`, a NumPy array `(T, H, W, C)`, `label`, a class id, and the values of `Batch.meta`; with
+    several views, an array under the name of each; with texts, `text`, by column. Each iteration is the next epoch. The
+    loader has shuffled the clips, so there is nothing to shuffle.
 
         data = essp.to_hf_iterable(loader)
         data = data.map(lambda example: {"pixels": example["frames"] / 255})
@@ -91,7 +92,11 @@ def _examples(batch: Any) -> Iterator[dict[str, Any]]:
             code="unsupported",
         )
     by_view = batch.frames if isinstance(batch.frames, dict) else {"frames": batch.frames}
-    arrays = {name: frames.cpu().numpy() for name, frames in by_view.items()}
+    arrays = {
+        name: [clip.cpu().numpy() for clip in frames] if isinstance(frames, list) else frames.cpu().numpy()
+        for name, frames in by_view.items()
+    }
     for number, label in enumerate(batch.labels.tolist()):
         meta = {name: values[number] for name, values in batch.meta.items()}
-        yield {**{name: frames[number] for name, frames in arrays.items()}, "label": label, **meta}
+        texts = {"text": {name: values[number] for name, values in batch.text.items()}} if batch.text else {}
+        yield {**{name: frames[number] for name, frames in arrays.items()}, "label": label, **texts, **meta}

@@ -265,9 +265,11 @@ def _classes_of(loader: Epochs) -> tuple[str, ...]:
 
 
 def _form_of(frames: Any) -> Any:
-    """Shape and type of a clip; with several views, of each of them."""
+    """Shape and type of a clip; with several views, of each of them; with a size for each video, only the type."""
     if isinstance(frames, Mapping):
         return {name: _form_of(own) for name, own in frames.items()}
+    if isinstance(frames, list):
+        return "a size for each video", str(frames[0].dtype)
     return tuple(frames.shape[1:]), str(frames.dtype)
 
 
@@ -290,4 +292,4 @@ def _said_form(loader: Loader) -> tuple[Any, ...] | None:
     spec = loader._source.spec
     stream = spec.streams[spec.consumers[loader._consumer].stream]
     clip = spec.clip
-    return stream.feature, stream.params, clip.frames, clip.resize.height, clip.resize.width
+    return stream.feature, stream.params, clip.frames, clip.resize.model_dump()
