@@ -6,8 +6,7 @@ configuration stays in the library's cache (HF_HOME), where trainers and predict
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _CONFIGURATION = "config.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_SUFFIX = ".safetensors"
 _OWN = ("small", "efficientnet_lite0")
 """Networks without weights of torchvision."""
 
@@ -36,8 +36,11 @@ class Fetched(NamedTuple):
 def fetch_weights(model: str, out: Path | None) -> Fetched:
     """Write the weights of `model` to the file `out` (default: a name of its own in this folder).
 
-    Raises `ConfigError` for a model without published weights, and `EsspError` if they cannot be downloaded.
+    Raises `ConfigError` for a model without published weights and for a file that exists or has another suffix than
+    `.safetensors`, and `EsspError` if they cannot be downloaded.
     """
+    if out is not None:
+        _check_free(out)
     with needs_extra(model):
         if model.startswith(HUGGING_FACE):
             return _from_hub(model, out)
@@ -70,8 +73,6 @@ def _timm_state(name: str) -> tuple[dict[str, Tensor], str]:
 def _saved(
     model: str, name: str, out: Path | None, state_of: Callable[[str], tuple[dict[str, Tensor], str]]
 ) -> Fetched:
-    import safetensors.torch
-
     if model.startswith(TIMM):
         from essp_engine.learning.library_networks import of_library
 
@@ -80,9 +81,7 @@ def _saved(
         state, source = state_of(name)
     except (OSError, RuntimeError) as error:
         raise _unreachable(model, error) from error
-    file = out or Path(f"{name}.safetensors")
-    _placed(file, lambda unfinished: safetensors.torch.save_file(state, unfinished))
-    return Fetched(file, source)
+    return Fetched(_written(state, out, name), source)
 
 
 def _from_hub(model: str, out: Path | None) -> Fetched:
@@ -90,6 +89,7 @@ def _from_hub(model: str, out: Path | None) -> Fetched:
     from huggingface_hub.errors import EntryNotFoundError
 
     from essp_engine.learning.library_networks import PROCESSORS, of_library
+    from essp_engine.learning.networks import read_state
 
     repository = model.removeprefix(HUGGING_FACE)
     if "/" not in repository:
@@ -112,22 +112,35 @@ def _from_hub(model: str, out: Path | None) -> Fetched:
             raise ConfigError(f"{model} has neither {' nor '.join(_WEIGHTS)}", field="model", code="unsupported")
     except OSError as error:  # also what huggingface_hub raises
         raise _unreachable(model, error) from error
-    file = out or Path(repository.partition("/")[2] + Path(cached).suffix.replace(".bin", ".pt"))
-    _placed(file, lambda unfinished: shutil.copyfile(cached, unfinished))
-    return Fetched(file, f"https://huggingface.co/{repository}")
+    state = read_state(cached.read_bytes(), cached.name)
+    return Fetched(_written(state, out, repository.partition("/")[2]), f"https://huggingface.co/{repository}")
 
 
-def _placed(file: Path, write: Callable[[Path], object]) -> None:
-    """A killed download leaves no half file under the name."""
+def _check_free(file: Path) -> None:
+    if file.suffix != _SUFFIX:
+        raise ConfigError(f"{file} needs a name that ends in {_SUFFIX}", field="--out", code="invalid")
+    if file.exists():
+        raise ConfigError(f"{file} exists; name another file, or remove it first", field="--out", code="exists")
+
+
+def _written(state: Mapping[str, Tensor], out: Path | None, name: str) -> Path:
+    """The file, always in the safetensors format, by whose suffix trainers read it. A killed write leaves no half file
+    under the name."""
+    import safetensors.torch
+
+    file = out or Path(f"{name}{_SUFFIX}")
+    _check_free(file)
+    own = {path: tensor.contiguous().clone() for path, tensor in state.items()}  # no two may share memory
     unfinished = file.with_name(f".{file.name}.unfinished")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(unfinished)
+        safetensors.torch.save_file(own, unfinished)
         unfinished.replace(file)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error}", field="--out", code="unreadable") from error
     finally:
         unfinished.unlink(missing_ok=True)
+    return file
 
 
 def _unreachable(model: str, error: Exception) -> EsspError:

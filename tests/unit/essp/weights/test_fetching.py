@@ -14,6 +14,7 @@ import torch
 
 from essp.weights.fetching import fetch_weights
 from essp_common.errors import EsspError
+from essp_engine.learning.networks import read_state
 from tests.harness.command_line import essp
 from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.refused import refused
@@ -90,8 +91,8 @@ def test_a_repository_without_weights_or_of_another_kind_is_refused(hub: dict[st
     hub["us/words/config.json"] = b'{"model_type": "bert"}'
     for model in ("hf:us/clips", "hf:us/words"):
         with refused("model" if model == "hf:us/clips" else "", "unsupported"):
-            fetch_weights(model, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+            fetch_weights(model, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_an_unknown_model_is_refused_and_a_repository_that_is_not_there_is_said(
@@ -102,3 +103,20 @@ def test_an_unknown_model_is_refused_and_a_repository_that_is_not_there_is_said(
             fetch_weights(model, None)
     with pytest.raises(EsspError):
         fetch_weights("hf:us/nothing", tmp_path / "out")
+
+
+def test_a_torch_file_of_a_repository_becomes_one_that_a_trainer_reads(hub: dict[str, bytes], tmp_path: Path) -> None:
+    """Two of its tensors share their memory, as tied weights do."""
+    file, out = tmp_path / "saved.bin", tmp_path / "clips.safetensors"
+    torch.save({**TENSORS, "tied.bias": TENSORS["classifier.bias"]}, file)
+    hub["us/old/config.json"], hub["us/old/pytorch_model.bin"] = json.dumps(CONFIG).encode(), file.read_bytes()
+    fetch_weights("hf:us/old", out)
+    assert sorted(read_state(out.read_bytes(), out.name)) == ["classifier.bias", "tied.bias"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("mine.safetensors", "exists"), ("job.yaml", "invalid")])
+def test_a_file_that_is_there_or_has_another_suffix_stays(tmp_path: Path, name: str, code: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with refused("--out", code):
+        fetch_weights("resnet18", tmp_path / name)
+    assert (tmp_path / name).read_text() == "mine"
