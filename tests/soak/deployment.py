@@ -15,7 +15,7 @@ import redis
 from kafka import KafkaProducer
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common import topics
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
@@ -23,6 +23,7 @@ from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.job.status import JobStatus
 from essp_common.wiring import Stores, open_bus
+from tests.harness.brokers import kafka_broker
 from tests.harness.waiting import LONGEST_S
 from tests.soak.supervisor import Supervisor
 
@@ -49,7 +50,7 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self.redis = RedisServer(folder, maxmemory_bytes=REDIS_BYTES)
-        self.kafka = KafkaServer(folder, session_timeout_ms=2000)
+        self.kafka = kafka_broker(folder)
         self.s3 = S3Server(folder)
 
     @property
