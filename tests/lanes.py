@@ -13,8 +13,8 @@ without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a 
 it or its folder says otherwise. `often` and `one_of_each` mark the cases of a test that are too many for each change;
 `across` begins with those of a product that differ the most.
 
-`pytest PATH` runs whatever lies there, of each lane but those of `APART`. `pytest --lane=fast` (`make test-fast`) runs those of
-the lane `test` that start no server and no process: `harness/fast_lane.py`.
+`pytest PATH` runs whatever lies there, of each lane but those of `APART`. `pytest --lane=fast` (`make test-fast`) runs
+those of the lane `test` that start no server and no process: `harness/fast_lane.py`.
 """
 
 from __future__ import annotations

@@ -72,11 +72,10 @@ class KafkaBus:
                 admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
                 present = _partition_counts(admin, partitions)
         for topic, count in partitions.items():
-            if present.get(topic, count) != count:
+            if (found := present.get(topic, count)) != count:
+                remedy = "add partitions" if found < count else "delete the topic, and run `essp setup`"
                 raise ConfigError(
-                    f"topic {topic} has {present[topic]} partitions and ESSP needs {count}; "
-                    "add partitions or delete the topic",
-                    code="conflict",
+                    f"topic {topic} has {found} partitions and ESSP needs {count}; {remedy}", code="conflict"
                 )
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
