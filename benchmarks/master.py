@@ -99,6 +99,9 @@ class Bus:
     def backlog(self, topic: str, group: str) -> int:
         return len(self.reports)
 
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """There are none."""
+
     def held(self, topic: str) -> list[range]:
         return [range(0)]
 

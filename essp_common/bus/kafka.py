@@ -15,16 +15,18 @@ No transactions (decision 8). Errors of kafka-python are mapped here and chained
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_clients import HIDDEN, connected, no_topic
+from essp_common.bus.kafka_clients import HIDDEN, connected, mapped, no_topic
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_publisher import KafkaPublisher, publishing
 from essp_common.bus.kafka_rights import Rights
@@ -35,6 +37,17 @@ from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_NO_GROUP = kafka_errors.GroupIdNotFoundError.__name__
+_COORDINATOR_COMES = (
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.NotCoordinatorError,
+)
+_COORDINATOR_S = 0.2
+"""Interval in seconds at which a coordinator that is not there yet is asked again."""
 _KEPT = {"retention.ms": "-1"}
 """Configuration of topics whose messages must not expire."""
 
@@ -103,12 +116,21 @@ class KafkaBus:
     def backlog(self, topic: str, group: str) -> int:
         with self._rights.asked(f"backlog of {topic}"), self._admin() as admin:
             held = _held(admin, topic)
-            committed = admin.list_group_offsets({group: list(held)}).get(group, {})
+            committed = self._coordinated(lambda: admin.list_group_offsets({group: list(held)})).get(group, {})
         total = 0
         for slot, offsets in held.items():
             offset = committed[slot].offset if slot in committed else -1
             total += max(0, offsets.stop - max(offset, offsets.start))
         return total
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        if not groups:
+            return
+        with mapped("delete groups"), self._admin() as admin:
+            answers = self._coordinated(lambda: admin.delete_groups(list(groups)))
+        # Who may not delete them loses nothing: the broker forgets idle groups itself, after days.
+        if kept := {group: answer for group, answer in answers.items() if answer not in ("OK", _NO_GROUP)}:
+            log.info("groups that nobody needs any more stay until the broker forgets them: %s", kept)
 
     def held(self, topic: str) -> list[range]:
         with self._rights.asked(f"extent of {topic}"), self._admin() as admin:
@@ -136,6 +158,18 @@ class KafkaBus:
         if publisher is not None:
             with self._rights.needed("close"):
                 publisher.close()
+
+    def _coordinated(self, ask: Callable[[], T]) -> T:
+        """Ask the coordinator of a group. A broker that has just started has none yet, and one that has just taken over
+        a group still reads what was committed."""
+        deadline = time.monotonic() + self._options.connect_timeout_ms / 1000
+        while True:
+            try:
+                return ask()
+            except _COORDINATOR_COMES:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_COORDINATOR_S)
 
     def _admin(self) -> Any:
         return connected(KafkaAdminClient, self._rights.login, **self._options.client())

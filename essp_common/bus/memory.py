@@ -144,6 +144,13 @@ class MemoryBus:
             committed = self._groups[group].committed if group in self._groups else {}
             return sum(log.end - committed.get((topic, n), log.start) for n, log in enumerate(self._logs(topic)))
 
+    def delete_groups(self, groups: Collection[str]) -> None:
+        with self.lock:
+            self._check_open()
+            for name in groups:
+                if name in self._groups and not self._groups[name].members:
+                    del self._groups[name]
+
     def held(self, topic: str) -> list[range]:
         with self.lock:
             self._check_open()

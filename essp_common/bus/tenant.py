@@ -47,6 +47,10 @@ class TenantBus:
         """Return how much of the tenant's topic the tenant's group has not committed."""
         return self._bus.backlog(self._whole(topic), self._whole(group))
 
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Forget what these groups of the tenant have committed."""
+        self._bus.delete_groups([self._whole(group) for group in groups])
+
     def held(self, topic: str) -> Sequence[range]:
         """Return the offsets in the tenant's topic."""
         return self._bus.held(self._whole(topic))

@@ -100,6 +100,20 @@ class BusContract:
 
         return publish
 
+    # --- groups ---
+
+    def test_group_that_is_deleted_begins_anew(
+        self, bus: Bus, topic: str, subscribe: Open, publish_numbers: Callable[..., None]
+    ) -> None:
+        publish_numbers(0, 4)
+        group = f"g.{topic}"
+        first = subscribe(group)
+        finish(first, take(first, 4))
+        first.close()
+        assert bus.backlog(topic, group) == 0
+        bus.delete_groups([group, f"{group}.of.nobody"])
+        assert sorted(numbers(take(subscribe(group), 4))) == [0, 1, 2, 3]
+
     # --- publishing ---
 
     def test_equal_keys_stay_in_order(self, bus: Bus, topic: str, subscribe: Open) -> None:

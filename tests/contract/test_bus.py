@@ -123,13 +123,13 @@ class TestMemoryBus(BusContract):
             bus.publish(topic, b"", b"")
 
 
-@pytest.mark.integration
 def next_millisecond() -> None:
     """Later records are younger in Kafka's eyes, too."""
     now_ms = time.time_ns() // 10**6
     until(lambda: time.time_ns() // 10**6 > now_ms)
 
 
+@pytest.mark.integration
 class TestKafkaBus(BusContract):
     @pytest.fixture
     def bus(self, kafka_url: str) -> Iterator[Bus]:

@@ -34,7 +34,7 @@ def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
         S3Front(s3_server.port) as front,
     ):
         deployment = Deployment(kafka, redis, front, bucket, folder)
-        _fill(deployment, s3_server, folder / "videos")
+        fill(deployment, s3_server, folder / "videos")
         for side in ("worker", "master", "consumer"):
             deployment.link(side)
         deployment.adapters("consumer").close()
@@ -54,7 +54,7 @@ def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
                     proxy.close()
 
 
-def _fill(deployment: Deployment, server: S3Server, videos: Path) -> None:
+def fill(deployment: Deployment, server: S3Server, videos: Path) -> None:
     make_videos(videos)
     store_url = deployment.store_url(server.port)
     root = f"s3://{deployment.bucket}"

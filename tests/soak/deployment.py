@@ -37,7 +37,7 @@ _PUBLISH_S = 60.0
 _LOOK_S = 0.05
 DRAIN_S = 120.0
 """How long a process that is told to leave may take; seconds, on a machine that is not busy."""
-_S3_ENVIRONMENT = {
+S3_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -62,7 +62,7 @@ class Servers:
         """How processes find them."""
         return {
             **os.environ,
-            **_S3_ENVIRONMENT,
+            **S3_ENVIRONMENT,
             "ESSP_BUS": self.kafka.url,
             "ESSP_CACHE": self.redis.url,
             "ESSP_STORES": json.dumps([self.store]),
@@ -130,8 +130,8 @@ class Servers:
 def servers(folder: Path) -> Iterator[Servers]:
     """Running servers."""
     found = Servers(folder)
-    before = {name: os.environ.get(name) for name in _S3_ENVIRONMENT}
-    os.environ.update(_S3_ENVIRONMENT)
+    before = {name: os.environ.get(name) for name in S3_ENVIRONMENT}
+    os.environ.update(S3_ENVIRONMENT)
     try:
         with found.redis, found.kafka, found.s3:
             found.s3.create_bucket(BUCKET)
