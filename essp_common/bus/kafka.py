@@ -144,7 +144,7 @@ class KafkaBus:
         found: dict[Kind, str] = {}
         for subscription in subscriptions:
             found |= subscription.troubles()
-        return found | (publisher.acknowledgements.troubles() if publisher else {})
+        return found | (publisher.troubles() if publisher else {})
 
     def close(self) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.cluster import ClusterMetadata
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
@@ -56,11 +57,18 @@ class TopicsGone(FlowUnavailable):
 def check_topics(consumer: KafkaConsumer, topics: Sequence[str]) -> None:
     """Raise `TopicsGone` if, by the broker's last answer, one of these topics is missing. Sends nothing: the consumer
     refreshes its metadata itself, without reporting this."""
-    if gone := [topic for topic in topics if consumer._cluster.partitions_for_topic(topic) is None]:
+    if gone := missing_topics(consumer._cluster, topics):
         raise TopicsGone(
-            f"the broker has no topic {', '.join(gone)} any more; `essp setup` makes it again, and then it is read "
-            "from its beginning"
+            f"the broker has no topic {', '.join(gone)} any more; {MADE_AGAIN}, and then it is read from its beginning"
         )
+
+
+MADE_AGAIN = "`essp setup` makes it again"
+
+
+def missing_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> list[str]:
+    """Return the topics that a client does not find in what the broker last told it."""
+    return [topic for topic in topics if metadata.partitions_for_topic(topic) is None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class KafkaSubscription:
         self._next_commit = 0.0
         self._uncommitted = False
         """Whether the last commit failed."""
+        rights.vital(self._reading)
         self._consumer = _connect(client, group, rights.login)
         try:
             self._begin()
@@ -148,6 +149,8 @@ class KafkaSubscription:
         self._thread.start()
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        if self._group is not None:  # who reads everything only watches, in a thread of its own
+            self._rights.check()
         with self._changed:
             self._asked_at = time.monotonic()
             self._changed.wait_for(

@@ -11,38 +11,24 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import S3Server
 from essp_common import topics
 from essp_common.wiring import open_bus
 from essp_master.lifecycle import runner
-from tests.faults.conftest import REDIS_BYTES, fill
-from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment, Run
-from tests.faults.s3_front import S3Front
+from tests.faults.deployment import Run
 from tests.harness.apache_kafka import admin_of
 from tests.harness.brokers import kafka_broker
+from tests.kafka.deployment import KafkaDeployment, deployed, set_up
 from tests.soak.deployment import S3_ENVIRONMENT
 
 GROUPS_S = 3.0
-
-
-class Direct(Deployment):
-    """Without proxies."""
-
-    def urls(self, side: str) -> dict[str, str]:
-        found = super().urls(side) if self.links else {}
-        return found | {
-            "ESSP_BUS": self.kafka.url,
-            "ESSP_CACHE": f"{self.redis.url}?socket_timeout=2",
-            "ESSP_STORES": f'["{self.store_url(self.s3.port)}"]',
-        }
 
 
 @dataclass
@@ -71,34 +57,14 @@ class Figures:
         return "\n".join(lines)
 
 
-@contextmanager
-def deployed(folder: Path, kafka: KafkaServer, s3: S3Server) -> Iterator[Direct]:
-    """A deployment with the small set, one decoder and one extractor."""
-    s3.create_bucket("essp-many")
-    with RedisServer(folder, maxmemory_bytes=REDIS_BYTES) as redis, S3Front(s3.port) as front:
-        deployment = Direct(kafka, redis, front, "essp-many", folder)
-        fill(deployment, s3, folder / "videos")
-        deployment.adapters("master").close()
-        try:
-            deployment.joined(deployment.decoder())
-            deployment.joined(deployment.extractor())
-            yield deployment
-            for process in list(deployment.processes):
-                deployment.drain(process)
-        finally:
-            for process in deployment.processes:
-                process.popen.kill()
-                process.popen.wait()
-
-
-def run_jobs(deployment: Direct, count: int, each: int = 1) -> Figures:
+def run_jobs(deployment: KafkaDeployment, count: int, each: int = 1) -> Figures:
     """Run jobs one after the other. `each`: look at the broker after every so many."""
     figures = Figures([], [], [], [], 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "_GROUPS_S", GROUPS_S)  # as if a job took ten times as long
         with (
             closing(deployment.adapters("master")) as at_master,
-            closing(deployment.adapters("consumer")) as at_consumers,
+            closing(deployment.adapters("trainer")) as at_consumers,
             deployment.master(at_master) as master,
             admin_of(deployment.kafka.url) as admin,
         ):
@@ -134,11 +100,12 @@ def main() -> None:
     os.environ.update(S3_ENVIRONMENT)
     with (
         tempfile.TemporaryDirectory(prefix="essp-many-jobs-") as name,
-        kafka_broker(name, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
+        kafka_broker(name) as kafka,
         S3Server(name) as s3,
-        deployed(Path(name), kafka, s3) as deployment,
     ):
-        print(run_jobs(deployment, count).told())
+        set_up(kafka.url)
+        with deployed(Path(name), kafka, s3, kafka.url.partition("?")[0]) as deployment:
+            print(run_jobs(deployment, count).told())
 
 
 if __name__ == "__main__":
