@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from essp.doctor.finding import Level
 from essp.doctor.kafka import examine
+from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.port import MessageTooLarge
+from essp_common.bus.tenant import TenantBus
 from essp_common.runtime.login import NOBODY
 from tests.contract.bus_suite import take
 from tests.harness.apache_kafka import ApacheKafka, admin_of
@@ -55,3 +58,19 @@ def test_session_that_the_broker_does_not_take_ends_the_process(
             take(subscription, 1)
     found = next(found for found in examine(url, NOBODY, unique) if "session" in found.what)
     assert (found.level, "6000 to 1800000" in found.what) == (Level.FAIL, True)
+
+
+def test_topics_that_drop_what_nobody_has_read_are_found(broker: ApacheKafka, unique: str) -> None:
+    """By what the broker says of them; `essp setup` makes them right."""
+    fixed = [topics.of_tenant(unique, topic) for topic in topics.FIXED]
+    with closing(TenantBus(KafkaBus.from_url(broker.url), unique)) as bus:
+        bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
+    assert not [found for found in examine(broker.url, NOBODY, unique) if found.level is not Level.OK]
+    with admin_of(broker.url) as admin:
+        admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "1000"}) for topic in fixed]
+        )
+    found = {
+        found.what.split()[1]: found.level for found in examine(broker.url, NOBODY, unique) if "drops" in found.what
+    }
+    assert found == {topic: Level.FAIL if topic.endswith(topics.CONTROL) else Level.WARN for topic in fixed}
