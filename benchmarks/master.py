@@ -99,6 +99,9 @@ class Bus:
     def backlog(self, topic: str, group: str) -> int:
         return len(self.reports)
 
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        """Nothing is left of others."""
+
     def delete_groups(self, groups: Collection[str]) -> None:
         """There are none."""
 

@@ -125,9 +125,11 @@ def _grants(tenant: str, principal: str) -> list[tuple[_Names, _Names, _Names, s
         if service not in ("people", _SETUP):
             group = topics.of_tenant(tenant, ids.CONSUMER if service == _LOOP else service)
             whose["Read", f"--group {group}", "prefixed"].add(who)
-    for consumer in (ids.TRAINER, ids.PREDICTOR, ids.CONSUMER):  # a job's own groups, which end with it
+    master = principal.replace("{service}", ids.MASTER)
+    for consumer in (ids.TRAINER, ids.PREDICTOR, ids.CONSUMER):  # a job's own groups, which begin and end with it
         group = f"--group {topics.of_tenant(tenant, f'{consumer}.')}"
-        whose["Delete", group, "prefixed"].add(principal.replace("{service}", ids.MASTER))
+        for operation in ("Delete", "Read"):
+            whose[operation, group, "prefixed"].add(master)
     together: dict[tuple[_Names, str, str], list[str]] = defaultdict(list)
     for (operation, resource, kind), principals in whose.items():
         together[tuple(sorted(principals)), operation, kind].append(resource)

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
@@ -122,6 +122,24 @@ class KafkaBus:
             offset = committed[slot].offset if slot in committed else -1
             total += max(0, offsets.stop - max(offset, offsets.start))
         return total
+
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        if not groups:
+            return
+        with mapped("begin groups"), self._admin() as admin:
+            held = {topic: _held(admin, topic) for topic in set(groups.values())}
+            wanted = {group: list(held[topic]) for group, topic in groups.items()}
+            try:
+                known = self._coordinated(lambda: admin.list_group_offsets(wanted))
+                for group, topic in groups.items():
+                    if any(found.offset >= 0 for found in known.get(group, {}).values()):
+                        continue
+                    ends = {slot: OffsetAndMetadata(held[topic][slot].stop, "", -1) for slot in held[topic]}
+                    answers = set(admin.alter_group_offsets(group, ends).values()) - {kafka_errors.NoError}
+                    if answers:
+                        raise answers.pop()(group)
+            except kafka_errors.AuthorizationError as error:
+                log.info("consumers of a new job read what is left of older ones first: %s", error)
 
     def delete_groups(self, groups: Collection[str]) -> None:
         if not groups:

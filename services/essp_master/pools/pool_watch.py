@@ -106,7 +106,8 @@ def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, s
     """Describe what waits for each pool: clips, or a job that has not begun, or has trained all that it trains."""
     begins = {pool: f"job {job.job} waits to begin" for job in jobs for pool in job.awaits}
     ends = {
-        ids.AGGREGATOR: f"job {job.job} waits to be fused and tested, which all its trainers are ready for"
+        pool: f"job {job.job} waits to be fused and tested, which all its trainers are ready for"
+        for pool in (ids.AGGREGATOR,)
         for job in jobs
         if job.trainers and all(trainer.final for trainer in job.trainers)
     }
