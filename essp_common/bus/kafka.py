@@ -148,7 +148,7 @@ class KafkaBus:
             answers = self._coordinated(lambda: admin.delete_groups(list(groups)))
         # Who may not delete them loses nothing: the broker forgets idle groups itself, after days.
         if kept := {group: answer for group, answer in answers.items() if answer not in ("OK", _NO_GROUP)}:
-            log.info("groups that nobody needs any more stay until the broker forgets them: %s", kept)
+            log.info("groups of ended jobs stay until the broker forgets them: %s", kept)
 
     def held(self, topic: str) -> list[range]:
         with self._rights.asked(f"extent of {topic}"), self._admin() as admin:

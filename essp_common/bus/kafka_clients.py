@@ -67,7 +67,7 @@ MADE_AGAIN = "`essp setup` makes it again"
 
 
 def missing_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> list[str]:
-    """Return the topics that a client does not find in what the broker last told it."""
+    """Return the topics that a client does not find in the broker's last description."""
     return [topic for topic in topics if metadata.partitions_for_topic(topic) is None]
 
 

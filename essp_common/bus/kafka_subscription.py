@@ -113,7 +113,7 @@ class KafkaSubscription:
         self._layouts: dict[str, Layout] = {}
         """The topics as this subscription reads them."""
         self._missed: dict[TopicPartition, int] = {}
-        """Partitions whose next record is gone, and its offset, until it is known where reading goes on."""
+        """Partitions whose next record is gone, and its offset, until it is known where reading continues."""
         self._changed = threading.Condition()
         self._read = ReadAhead()
         self._owned: set[TopicPartition] = set()
@@ -292,7 +292,7 @@ class KafkaSubscription:
             owned = self._owned & self._consumer.assignment()
         for slot in owned:
             with suppress(KeyError):  # revoked by now: kafka-python's thread does not wait for this one
-                # Of a topic that comes back, nothing is read before it is known whether it is the same one.
+                # A topic that comes back may be a new one: nothing is read from it before that is known.
                 (self._consumer.pause if full or slot.topic in gone else self._consumer.resume)(slot)
         self._polled = True
         # A full buffer has already been waited for, unless the group is rebalancing.
@@ -343,7 +343,8 @@ class KafkaSubscription:
         self._losses.made_anew(topic)
         log.warning("%s", self._losses.words)
         with self._changed:
-            self._forget({slot for slot in self._watermarks if slot.topic == topic})
+            if self._group is not None:  # offsets of the old topic must not be committed for the new one
+                self._forget({slot for slot in self._owned | set(self._watermarks) if slot.topic == topic})
             self._next = {slot: offset for slot, offset in self._next.items() if slot.topic != topic}
         if slots := [slot for slot in self._consumer.assignment() if slot.topic == topic]:
             self._consumer.seek_to_beginning(*slots)

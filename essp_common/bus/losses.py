@@ -1,7 +1,7 @@
-"""What a reader has missed: records that were gone from their topic before it came to them.
+"""What a reader has missed: records that were gone from their topic before they were read.
 
-They expired, or somebody deleted them or their topic. Reading goes on with what there is, and what the lost records
-asked for is issued again; but only users can see to it that it does not happen again. Pure: time is passed in.
+They expired, or they or their topic were deleted. Reading continues with the records that remain, and the master issues
+the lost work again. Only users can prevent the next loss, so they have to learn of this one. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from essp_common.runtime.troubles import Kind
 
 _TOLD_S = 600.0
-"""For how long a loss is reported: it is over at once, and somebody is to see it."""
+"""For how long a loss is reported. It is over at once, and users would not see it."""
 
 
 class Losses:
@@ -26,7 +26,7 @@ class Losses:
         """The last loss in words, and when it was noticed."""
 
     def expired(self, topic: str, records: int) -> None:
-        """These records, the next to be read, are not there any more."""
+        """The next `records` to be read no longer exist."""
         self._lost += records
         self._note(
             f"group {self._group} has missed {self._lost} records, the last ones of {topic}: they expired, or were "
@@ -34,7 +34,7 @@ class Losses:
         )
 
     def made_anew(self, topic: str) -> None:
-        """The topic is another one than before, of the same name."""
+        """The topic was replaced by a new one of the same name."""
         self._note(
             f"{topic} was deleted and made again, or the broker has lost its log: what group {self._group} had not "
             "read of it is lost; it is read from its beginning"

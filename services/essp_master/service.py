@@ -240,7 +240,7 @@ class Master:
         self._history.finish()
 
     def _delete_groups(self) -> None:
-        """Have the broker forget the groups of a process that runs a single job: nobody comes after it."""
+        """Have the broker forget the groups of a process that runs a single job: no other master will do so."""
         if self._recovers:
             return
         groups = [group for job in self._jobs if job.state.ended for group in groups_of(job)]
