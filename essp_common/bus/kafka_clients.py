@@ -133,6 +133,26 @@ for _name in ("kafka.cluster", "kafka.net.transport"):
     logging.getLogger(_name).addFilter(_is_news)
 
 
+class _Once(logging.Filter):
+    """Lets the first of equal messages pass. A login without TLS is the user's choice, and clients log in again and
+    again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if message in self._seen:
+            return False
+        self._seen.add(message)
+        return True
+
+
+for _name in ("kafka.net.sasl.plain", "kafka.net.sasl.scram"):
+    logging.getLogger(_name).addFilter(_Once())
+
+
 class Undelivered(FlowUnavailable):
     """Messages published earlier are lost for good."""
 
