@@ -244,10 +244,7 @@ class Master:
         if self._recovers:
             return
         groups = [group for job in self._jobs if job.state.ended for group in groups_of(job)]
-        try:
-            self._bus.delete_groups([ids.unshared_master_group(self._worker), *groups])
-        except TransientError as error:
-            log.info("master: consumer groups stay until the broker forgets them: %s", error)
+        self._runner.delete_groups([ids.unshared_master_group(self._worker), *groups])
 
     def _sweep(self) -> None:
         """Search the cache until nothing is found: a search that finds something does not show that nothing is left."""

@@ -117,6 +117,15 @@ def test_wrong_login_is_told(secured: ApacheCluster, user: str, password: str, s
         assert password not in str(raised.value)
 
 
+def test_who_may_not_begin_and_delete_groups_goes_without(secured: ApacheCluster, unique: str) -> None:
+    """As a master whose rights are those of an earlier release."""
+    login = Login("essp-decoder", password_of("decoder"))
+    with closing(KafkaBus.from_url(secured.login_url, login)) as bus:
+        bus.begin_groups({unique: topics.CLIPS})
+        bus.delete_groups([unique])
+        assert not bus.troubles()
+
+
 def test_job_needs_no_other_rights_and_leaves_no_groups(
     deployment: KafkaDeployment,
     secured: ApacheCluster,

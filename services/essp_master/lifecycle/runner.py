@@ -165,7 +165,14 @@ class JobRunner:
         for job in due:
             job.grouped = False
         if groups := [group for job in due for group in groups_of(job)]:
-            self.outbox.add(partial(self._bus.delete_groups, groups))
+            self.outbox.add(partial(self.delete_groups, groups))
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Have the broker forget groups, if it can be done now: nothing waits for it. Does not need the lock."""
+        try:
+            self._bus.delete_groups(groups)
+        except TransientError as error:
+            log.info("groups of ended jobs stay until the broker forgets them: %s", error)
 
     def _forget(self) -> None:
         """Reduce all but the newest ended jobs to their status, once their histories are complete."""
