@@ -99,6 +99,12 @@ class Bus:
     def backlog(self, topic: str, group: str) -> int:
         return len(self.reports)
 
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        """Nothing is left of others."""
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """There are none."""
+
     def held(self, topic: str) -> list[range]:
         return [range(0)]
 

@@ -55,8 +55,9 @@ class Access:
 ACCESS = (
     Access(SEEDS, frozenset({"master", "people"}), frozenset({"decoder", "people"})),
     # The master announces an index without a clip, so that no consumer waits for it.
-    Access(CLIPS, frozenset({"decoder", "master", "people"}), _CONSUMERS | {"extractor"}),
-    Access(_FEATURES, frozenset({"extractor", "master"}), _CONSUMERS),
+    # It also commits for the consumers of a new job where they begin, which takes the right to read.
+    Access(CLIPS, frozenset({"decoder", "master", "people"}), _CONSUMERS | {"extractor", "master"}),
+    Access(_FEATURES, frozenset({"extractor", "master"}), _CONSUMERS | {"master"}),
     Access(PROGRESS, _WORKERS | {"master"}, frozenset({"master", "aggregator"})),
     Access(CONTROL, frozenset({"master"}), SERVICES),
     Access(DEADLETTER, frozenset({"decoder", "extractor", "people"}), frozenset({"people"})),

@@ -24,8 +24,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from tests.harness import shared
+from tests.harness.apache_kafka import VARIABLE
+from tests.harness.brokers import kafka_broker
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
 from tests.harness.reports import EveryFailureReported
@@ -68,6 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if lane != "gpu":
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if lane == "kafka" and VARIABLE not in os.environ:
+        raise pytest.UsageError(f"set {VARIABLE} to an unpacked release of Apache Kafka: a folder with its libs/")
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
     config.pluginmanager.register(shared.Shared())
@@ -175,19 +179,15 @@ def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture(scope="session")
 def kafka_url(server_logs: Path) -> Iterator[str]:
-    """`kafka://...` of the session; topics and groups are to be named after `unique`. ESSP_TEST_KAFKA names a broker of
-    one's own, on this machine, such as Apache Kafka with `group.min.session.timeout.ms=500`."""
-    if own := os.environ.get("ESSP_TEST_KAFKA"):
-        yield f"{own}?session_timeout_ms=2000"
-        return
-    with KafkaServer(server_logs, session_timeout_ms=2000) as server:
+    """`kafka://...` of the session; topics and groups are to be named after `unique`."""
+    with kafka_broker(server_logs) as server:
         yield server.url
 
 
 @pytest.fixture
 def own_kafka_url(tmp_path: Path) -> Iterator[str]:
     """A broker for this test alone, so that the topics of ESSP can be used under their own names."""
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as server:
+    with kafka_broker(tmp_path) as server:
         yield server.url
 
 

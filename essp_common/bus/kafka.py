@@ -15,16 +15,18 @@ No transactions (decision 8). Errors of kafka-python are mapped here and chained
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_clients import HIDDEN, connected, no_topic
+from essp_common.bus.kafka_clients import HIDDEN, connected, mapped, no_topic
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_publisher import KafkaPublisher, publishing
 from essp_common.bus.kafka_rights import Rights
@@ -35,6 +37,17 @@ from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_NO_GROUP = kafka_errors.GroupIdNotFoundError.__name__
+_COORDINATOR_COMES = (
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.NotCoordinatorError,
+)
+_COORDINATOR_S = 0.2
+"""Interval in seconds at which a coordinator that is not there yet is asked again."""
 _KEPT = {"retention.ms": "-1"}
 """Configuration of topics whose messages must not expire."""
 
@@ -72,11 +85,10 @@ class KafkaBus:
                 admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
                 present = _partition_counts(admin, partitions)
         for topic, count in partitions.items():
-            if present.get(topic, count) != count:
+            if (found := present.get(topic, count)) != count:
+                remedy = "add partitions" if found < count else "delete the topic, and run `essp setup`"
                 raise ConfigError(
-                    f"topic {topic} has {present[topic]} partitions and ESSP needs {count}; "
-                    "add partitions or delete the topic",
-                    code="conflict",
+                    f"topic {topic} has {found} partitions and ESSP needs {count}; {remedy}", code="conflict"
                 )
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
@@ -104,12 +116,43 @@ class KafkaBus:
     def backlog(self, topic: str, group: str) -> int:
         with self._rights.asked(f"backlog of {topic}"), self._admin() as admin:
             held = _held(admin, topic)
-            committed = admin.list_group_offsets({group: list(held)}).get(group, {})
+            committed = self._coordinated(lambda: admin.list_group_offsets({group: list(held)})).get(group, {})
         total = 0
         for slot, offsets in held.items():
             offset = committed[slot].offset if slot in committed else -1
             total += max(0, offsets.stop - max(offset, offsets.start))
         return total
+
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        if not groups:
+            return
+        with mapped("begin groups"), self._admin() as admin:
+            held = {topic: _held(admin, topic) for topic in set(groups.values())}
+            wanted = {group: list(held[topic]) for group, topic in groups.items()}
+            try:
+                known = self._coordinated(lambda: admin.list_group_offsets(wanted))
+                for group, topic in groups.items():
+                    if any(found.offset >= 0 for found in known.get(group, {}).values()):
+                        continue
+                    ends = {slot: OffsetAndMetadata(held[topic][slot].stop, "", -1) for slot in held[topic]}
+                    answers = set(admin.alter_group_offsets(group, ends).values()) - {kafka_errors.NoError}
+                    if answers:
+                        raise answers.pop()(group)
+            except kafka_errors.AuthorizationError as error:
+                log.info("consumers of a new job read what is left of older ones first: %s", error)
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        if not groups:
+            return
+        # Who may not delete them loses nothing: the broker forgets idle groups itself, after days.
+        with mapped("delete groups"), self._admin() as admin:
+            try:
+                answers = self._coordinated(lambda: admin.delete_groups(list(groups)))
+            except kafka_errors.AuthorizationError as error:
+                log.info("groups of ended jobs stay until the broker forgets them: %s", error)
+                return
+        if kept := {group: answer for group, answer in answers.items() if answer not in ("OK", _NO_GROUP)}:
+            log.info("groups of ended jobs stay until the broker forgets them: %s", kept)
 
     def held(self, topic: str) -> list[range]:
         with self._rights.asked(f"extent of {topic}"), self._admin() as admin:
@@ -123,7 +166,7 @@ class KafkaBus:
         found: dict[Kind, str] = {}
         for subscription in subscriptions:
             found |= subscription.troubles()
-        return found | (publisher.acknowledgements.troubles() if publisher else {})
+        return found | (publisher.troubles() if publisher else {})
 
     def close(self) -> None:
         with self._lock:
@@ -137,6 +180,18 @@ class KafkaBus:
         if publisher is not None:
             with self._rights.needed("close"):
                 publisher.close()
+
+    def _coordinated(self, ask: Callable[[], T]) -> T:
+        """Ask the coordinator of a group. A broker that has just started has none yet, and one that has just taken over
+        a group still reads what was committed."""
+        deadline = time.monotonic() + self._options.connect_timeout_ms / 1000
+        while True:
+            try:
+                return ask()
+            except _COORDINATOR_COMES:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_COORDINATOR_S)
 
     def _admin(self) -> Any:
         return connected(KafkaAdminClient, self._rights.login, **self._options.client())

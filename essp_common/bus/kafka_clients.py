@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.cluster import ClusterMetadata
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
@@ -55,11 +57,58 @@ class TopicsGone(FlowUnavailable):
 def check_topics(consumer: KafkaConsumer, topics: Sequence[str]) -> None:
     """Raise `TopicsGone` if, by the broker's last answer, one of these topics is missing. Sends nothing: the consumer
     refreshes its metadata itself, without reporting this."""
-    if gone := [topic for topic in topics if consumer._cluster.partitions_for_topic(topic) is None]:
+    if gone := missing_topics(consumer._cluster, topics):
         raise TopicsGone(
-            f"the broker has no topic {', '.join(gone)} any more; `essp setup` makes it again, and then it is read "
-            "from its beginning"
+            f"the broker has no topic {', '.join(gone)} any more; {MADE_AGAIN}, and then it is read from its beginning"
         )
+
+
+MADE_AGAIN = "`essp setup` makes it again"
+
+
+def missing_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> list[str]:
+    """Return the topics that a client does not find in the broker's last description."""
+    return [topic for topic in topics if metadata.partitions_for_topic(topic) is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A topic as the broker last described it."""
+
+    id: object
+    """Another one if the topic was deleted and made again; None from brokers that give it no id."""
+    partitions: frozenset[int]
+
+
+def layout_of(consumer: KafkaConsumer, topic: str) -> Layout | None:
+    """Return a topic's layout by the consumer's metadata, which it refreshes itself; None if the topic is gone."""
+    cluster = consumer._cluster
+    numbers = cluster.partitions_for_topic(topic)
+    return Layout(cluster.topic_id(topic), frozenset(numbers)) if numbers else None
+
+
+def on_reset(consumer: KafkaConsumer, notice: Callable[[TopicPartition, int], None]) -> None:
+    """Have `notice` called with a partition and an offset whenever that was the next to be read, and is not there.
+
+    kafka-python then reads on from the earliest record, and only logs it.
+    """
+    state = consumer._subscription
+    reset = state.request_offset_reset
+
+    def request_offset_reset(slot: TopicPartition, *strategy: Any) -> None:
+        if (position := state.assignment[slot].position) is not None:
+            notice(slot, position.offset)
+        reset(slot, *strategy)
+
+    state.request_offset_reset = request_offset_reset
+
+
+def position_of(consumer: KafkaConsumer, slot: TopicPartition) -> int | None:
+    """Return the offset of the next record to be read; None if the consumer does not know it, or has lost the
+    partition. Sends nothing."""
+    state = consumer._subscription.assignment.get(slot)
+    position = None if state is None else state.position
+    return None if position is None else int(position.offset)
 
 
 _HANDSHAKE_S = 5.0
@@ -71,15 +120,37 @@ _DIRECT = "essp-direct://"
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Filter out what a kafka-python client logs as errors while it is being closed: its requests are cancelled, and
-    the socket that its loop would read is gone."""
+    the socket that its loop would read is gone. Also a missing topic, which it reports ten times a second, and
+    `check_topics` once in a while."""
     cancelled = isinstance(record.args, tuple) and any(isinstance(a, kafka_errors.Cancelled) for a in record.args)
     error = record.exc_info[1] if record.exc_info else None
     gone = isinstance(error, AttributeError) and (error.obj, error.name) == (None, "recv")
-    return not (cancelled or gone)
+    missing = isinstance(record.msg, str) and record.msg.endswith("not found in cluster metadata")
+    return not (cancelled or gone or missing)
 
 
 for _name in ("kafka.cluster", "kafka.net.transport"):
     logging.getLogger(_name).addFilter(_is_news)
+
+
+class _Once(logging.Filter):
+    """Lets the first of equal messages pass. A login without TLS is the user's choice, and clients log in again and
+    again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if message in self._seen:
+            return False
+        self._seen.add(message)
+        return True
+
+
+for _name in ("kafka.net.sasl.plain", "kafka.net.sasl.scram"):
+    logging.getLogger(_name).addFilter(_Once())
 
 
 class Undelivered(FlowUnavailable):

@@ -20,12 +20,21 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from essp_common.bus.kafka_clients import TOO_LARGE, NoPartition, Undelivered, connected, denial
+from essp_common.bus.kafka_clients import (
+    MADE_AGAIN,
+    TOO_LARGE,
+    NoPartition,
+    Undelivered,
+    connected,
+    denial,
+    missing_topics,
+)
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.liveness import Acknowledgements
 from essp_common.bus.port import MessageTooLarge
 from essp_common.errors import FlowUnavailable
+from essp_common.runtime.troubles import Kind
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
@@ -54,6 +63,8 @@ class KafkaPublisher:
         self._worn: KafkaProducer | None = None
         """The producer that has failed to deliver a message."""
         self.acknowledgements = Acknowledgements()
+        self._topics: set[str] = set()
+        """All that it has published to."""
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._why = ""
@@ -69,6 +80,9 @@ class KafkaPublisher:
         producer = self._sound()
         size = len(key) + len(value)
         failed = partial(self._failed, producer, topic, size, self._seen.refused)
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._rights.vital(publishing(topic))
         self.acknowledgements.published()
         try:
             sent = producer.send(topic, value, key, partition=partition)
@@ -94,6 +108,14 @@ class KafkaPublisher:
             self._note(producer, error)
             raise
         self._report()
+
+    def troubles(self) -> dict[Kind, str]:
+        """Report that the broker acknowledges nothing, or that topics are gone, whose messages hold up the others."""
+        found, producer = self.acknowledgements.troubles(), self._producer
+        if found and producer is not None and (gone := missing_topics(producer._metadata, self._topics)):
+            names = ", ".join(sorted(gone))
+            return {Kind.BUS_STALLED: f"nothing is published to {names}: the broker has no such topic; {MADE_AGAIN}"}
+        return found
 
     def close(self) -> None:
         """Flush, and leave. Nothing runs afterwards.

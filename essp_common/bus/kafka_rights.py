@@ -3,6 +3,10 @@
 At the start of a process, the person who started it must fix that: `ConfigError`. Something that has worked before was
 revoked, perhaps by mistake, and may be granted again: `Denied`. Then work waits, and `words` reports what was refused.
 No record is blamed.
+
+A right that is missing from the start may show in a thread that only reports, or in the answer to a message. So readers
+and publishers call what they do `vital`: if that is refused in the first minute, and has never worked, `check` raises
+the `ConfigError` in the thread that reads for the service, and the process ends.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from essp_common.errors import ConfigError
 from essp_common.runtime.refusals import Refusals
 
 _LOGIN = "log in"
+_START_S = 60.0
+"""How long a process counts as just started."""
 ANYTHING = ""
 """Has begun as soon as any call has succeeded."""
 
@@ -24,6 +30,11 @@ class Rights:
     """The broker's refusals, by call. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until_s = clock() + _START_S
+        self._vital: set[str] = set()
+        """Calls without which the process cannot work, and that have not succeeded yet."""
+        self._missing: Denied | None = None
         self._refusals = Refusals(clock)
         self._begun: set[str] = set()
         """Calls that have succeeded at least once."""
@@ -53,6 +64,7 @@ class Rights:
     def granted(self, call: str) -> None:
         """Note that the broker has carried out this call."""
         self.begun(ANYTHING)
+        self._vital.discard(call)
         self._refusals.works(call)
 
     def begun(self, start: str) -> None:
@@ -61,7 +73,18 @@ class Rights:
 
     def denied(self, error: Denied) -> None:
         """Note that the broker has refused a call."""
+        if error.call in self._vital and self._clock() < self._until_s:
+            self._missing = error
         self._refusals.refused(error.call, str(error))
+
+    def vital(self, call: str) -> None:
+        """The process cannot work without this call, which it makes for the first time."""
+        self._vital.add(call)
+
+    def check(self) -> None:
+        """Raise `ConfigError` if a vital call was refused at the start of the process."""
+        if self._missing is not None:
+            raise ConfigError(str(self._missing), code="refused") from self._missing
 
     def login(self, refused: BaseException | None) -> None:
         """Note a login of a client, or its error. The client retries by itself; nothing else may report it."""

@@ -34,6 +34,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.structs import MemberState
 
 from essp_common.bus.kafka_clients import (
+    Layout,
     OnLogin,
     TopicsGone,
     Undelivered,
@@ -42,12 +43,16 @@ from essp_common.bus.kafka_clients import (
     connected,
     denial,
     has_to_join,
+    layout_of,
     leave,
     no_topic,
     notice_rebalance,
+    on_reset,
+    position_of,
 )
 from essp_common.bus.kafka_rights import ANYTHING, Rights
 from essp_common.bus.liveness import Membership
+from essp_common.bus.losses import Losses
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.read_ahead import ReadAhead
 from essp_common.bus.watermark import Watermark
@@ -70,6 +75,7 @@ _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: no heartbeats are sent meanwhile."""
 _CLOSE_TIMEOUT_MS = 5_000
+_METADATA_AGE_MS = 30_000
 _PROBE_IDLE_S = 10.0
 """Time without an answer after which the broker is probed: the consumer itself reconnects forever, without reporting
 it."""
@@ -102,7 +108,12 @@ class KafkaSubscription:
         self._auto = group is not None and partitions is None
         """Whether the group assigns the partitions."""
         self._flush = flush
-        self._membership = Membership(group or f"(all of {', '.join(topics)})")
+        who = group or f"(all of {', '.join(topics)})"
+        self._membership, self._losses = Membership(who), Losses(who)
+        self._layouts: dict[str, Layout] = {}
+        """The topics as this subscription reads them."""
+        self._missed: dict[TopicPartition, int] = {}
+        """Partitions whose next record is gone, and its offset, until it is known where reading continues."""
         self._changed = threading.Condition()
         self._read = ReadAhead()
         self._owned: set[TopicPartition] = set()
@@ -127,6 +138,7 @@ class KafkaSubscription:
         self._next_commit = 0.0
         self._uncommitted = False
         """Whether the last commit failed."""
+        rights.vital(self._reading)
         self._consumer = _connect(client, group, rights.login)
         try:
             self._begin()
@@ -137,6 +149,8 @@ class KafkaSubscription:
         self._thread.start()
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        if self._group is not None:  # who reads everything only watches, in a thread of its own
+            self._rights.check()
         with self._changed:
             self._asked_at = time.monotonic()
             self._changed.wait_for(
@@ -170,7 +184,7 @@ class KafkaSubscription:
 
     def troubles(self) -> Troubles:
         """Report what the broker owes this member."""
-        return {} if self._closing.is_set() else self._membership.troubles()
+        return {} if self._closing.is_set() else self._losses.troubles() | self._membership.troubles()
 
     def close(self) -> None:
         with self._changed:
@@ -208,6 +222,8 @@ class KafkaSubscription:
     def _begin(self) -> None:
         slots = [slot for topic in self._topics for slot in self._slots(topic)]
         self._probed = slots[0]
+        on_reset(self._consumer, lambda slot, offset: self._missed.update({slot: offset}))
+        self._follow_topics()
         if self._auto:
             self._membership.joining(True)
             self._consumer.subscribe(self._topics, listener=_Listener(self))
@@ -271,16 +287,19 @@ class KafkaSubscription:
             self._closing.wait(1.0)
             return
         full = not self._wait_for_room()
+        gone = self._follow_topics()
         with self._changed:
             owned = self._owned & self._consumer.assignment()
         for slot in owned:
             with suppress(KeyError):  # revoked by now: kafka-python's thread does not wait for this one
-                (self._consumer.pause if full else self._consumer.resume)(slot)
+                # A topic that comes back may be a new one: nothing is read from it before that is known.
+                (self._consumer.pause if full or slot.topic in gone else self._consumer.resume)(slot)
         self._polled = True
         # A full buffer has already been waited for, unless the group is rebalancing.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
         self._membership.joining(not self._settled())
         self._report_share()
+        self._count_losses(polled)
         if polled or full:
             self._heard_at = now
             self._membership.heard()
@@ -296,6 +315,55 @@ class KafkaSubscription:
             self._membership.heard()
             self._defects = 0
             self._rights.begun(self._start)
+
+    def _follow_topics(self) -> set[str]:
+        """Read a topic that was made again from its beginning, and also the partitions that were added to one. Returns
+        the topics that are gone."""
+        gone: set[str] = set()
+        for topic in self._topics:
+            found, known = layout_of(self._consumer, topic), self._layouts.get(topic)
+            if found is None:
+                gone.add(topic)
+                continue
+            self._layouts[topic] = found
+            if known is None or found == known:
+                continue
+            if found.id != known.id:
+                self._read_anew(topic)
+            # A group deals new partitions itself, and fixed ones stay as they are.
+            if self._group is None and self._numbers is None and found.partitions != known.partitions:
+                with self._changed:
+                    others = {slot for slot in self._owned if slot.topic != topic}
+                    self._owned = others | {TopicPartition(topic, number) for number in found.partitions}
+                self._consumer.assign(list(self._owned))
+                log.info("%s has %d partitions now, and all are read", topic, len(found.partitions))
+        return gone
+
+    def _read_anew(self, topic: str) -> None:
+        self._losses.made_anew(topic)
+        log.warning("%s", self._losses.words)
+        with self._changed:
+            if self._group is not None:  # offsets of the old topic must not be committed for the new one
+                self._forget({slot for slot in self._owned | set(self._watermarks) if slot.topic == topic})
+            self._next = {slot: offset for slot, offset in self._next.items() if slot.topic != topic}
+        if slots := [slot for slot in self._consumer.assignment() if slot.topic == topic]:
+            self._consumer.seek_to_beginning(*slots)
+        self._missed = {slot: offset for slot, offset in self._missed.items() if slot.topic != topic}
+
+    def _count_losses(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Note which records were gone before they were read."""
+        for slot, offset in list(self._missed.items()):
+            position = polled[slot][0].offset if polled.get(slot) else position_of(self._consumer, slot)
+            if position is None and slot in self._owned:
+                continue  # the client still asks where the partition begins
+            del self._missed[slot]
+            if position is None:
+                continue  # another member's now
+            if position > offset:
+                self._losses.expired(slot.topic, position - offset)
+            else:
+                self._losses.made_anew(slot.topic)
+            log.warning("%s", self._losses.words)
 
     def _wait_for_room(self) -> bool:
         """Wait briefly for room in the buffer. Returns False if it stays full."""
@@ -491,6 +559,8 @@ def _connect(client: Mapping[str, Any], group: str | None, on_login: OnLogin) ->
         auto_offset_reset="earliest",
         allow_auto_create_topics=False,
         metrics_enabled=False,
+        # So soon it learns that a topic has more partitions, or was made again.
+        metadata_max_age_ms=_METADATA_AGE_MS,
         # An idle consumer fetches once a second. Not longer: a fetch under way does not include partitions gained
         # since.
         fetch_max_wait_ms=900,

@@ -144,6 +144,22 @@ class MemoryBus:
             committed = self._groups[group].committed if group in self._groups else {}
             return sum(log.end - committed.get((topic, n), log.start) for n, log in enumerate(self._logs(topic)))
 
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        with self.lock:
+            self._check_open()
+            for name, topic in groups.items():
+                ends = {(topic, number): log.end for number, log in enumerate(self._logs(topic))}
+                committed = self._groups[name].committed
+                if not committed.keys() & ends.keys():
+                    committed |= ends
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        with self.lock:
+            self._check_open()
+            for name in groups:
+                if name in self._groups and not self._groups[name].members:
+                    del self._groups[name]
+
     def held(self, topic: str) -> list[range]:
         with self.lock:
             self._check_open()

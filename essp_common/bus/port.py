@@ -127,6 +127,15 @@ class Bus(Protocol):
         """Return how many records the group has not committed, over all partitions. For users and scaling, not for
         logic."""
 
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        """Let these groups (group -> its topic) begin with what is published from now on; a few earlier records may be
+        among it. If a group has committed something of the topic, or this user may not do that, it begins as
+        `subscribe` says. Raises `Unavailable`."""
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Forget what these groups have committed. They have no members any more; some brokers would refuse otherwise.
+        A group that this user may not delete stays. Idempotent. Raises `Unavailable`."""
+
     def held(self, topic: str) -> Sequence[range]:
         """Return the offsets that each partition holds now. Raises `NotFound`, and `Unavailable`."""
 

@@ -47,6 +47,14 @@ class TenantBus:
         """Return how much of the tenant's topic the tenant's group has not committed."""
         return self._bus.backlog(self._whole(topic), self._whole(group))
 
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        """Let these groups of the tenant begin with what is published from now on."""
+        self._bus.begin_groups({self._whole(group): self._whole(topic) for group, topic in groups.items()})
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Forget what these groups of the tenant have committed."""
+        self._bus.delete_groups([self._whole(group) for group in groups])
+
     def held(self, topic: str) -> Sequence[range]:
         """Return the offsets in the tenant's topic."""
         return self._bus.held(self._whole(topic))

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """A condition becomes visible within this time."""
-_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT})
+_READY_IN_SPITE_OF = frozenset({Kind.BUS_LOSES, Kind.MIXED_RELEASES, Kind.DEFECT})
 """Conditions that do not affect readiness. An upgrade waits until its new processes are ready, and mixed releases end
 with the upgrade. A defect affects one part, and everything else must continue."""
 Subject = tuple[Kind, str]

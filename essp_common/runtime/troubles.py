@@ -22,6 +22,7 @@ class Kind(StrEnum):
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
     BUS_REFUSES = "bus-refuses"
+    BUS_LOSES = "bus-loses"
     CACHE_SILENT = "cache-silent"
     CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
@@ -45,6 +46,8 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; check its log, its disk and its "
     "replicas",
     Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and how to fix it",
+    Kind.BUS_LOSES: "messages expired, or were deleted, before they were read; what they asked for is issued again; "
+    "give their topic a longer retention",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
     Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and how to fix it",
     Kind.CACHE_EVICTS: "the frame cache may drop clips before they are read; set maxmemory, and maxmemory-policy "

@@ -63,7 +63,7 @@ from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.removal import JobRemoval, RemovedJob
 from essp_master.lifecycle.renewals import Renewals
-from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner
+from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner, groups_of
 from essp_master.lifecycle.starter import JobStarter
 from essp_master.lifecycle.takeover import Takeover
 from essp_master.pools.pool_watch import PoolWatch
@@ -170,6 +170,7 @@ class Master:
             self._draining.set()
             self._leave()
             self._subscription.close()
+            self._delete_groups()
             self._tracking.close()
             if feed is not None:
                 feed.close()
@@ -237,6 +238,13 @@ class Master:
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
+
+    def _delete_groups(self) -> None:
+        """Have the broker forget the groups of a process that runs a single job: no other master will do so."""
+        if self._recovers:
+            return
+        groups = [group for job in self._jobs if job.state.ended for group in groups_of(job)]
+        self._runner.delete_groups([ids.unshared_master_group(self._worker), *groups])
 
     def _sweep(self) -> None:
         """Search the cache until nothing is found: a search that finds something does not show that nothing is left."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import FAST, FOLDERS, LANES, across, often, one_of_each
+from tests.lanes import APART, FAST, FOLDERS, LANES, ON_KAFKA, across, often, one_of_each
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +41,20 @@ def test_fault(): pass
 @pytest.mark.lane("test")
 def test_kill(): pass
 """
-ELSEWHERE = {"unit": UNIT, "faults": FAULTS, "gpu": "def test_cuda(): pass", "soak": "def test_long(): pass"}
+ELSEWHERE = {
+    "unit": UNIT,
+    "faults": FAULTS,
+    "gpu": "def test_cuda(): pass",
+    "kafka": "def test_leader(): pass",
+    "soak": "def test_long(): pass",
+}
 OF_LANE = {
     "test": {"test_new", "test_seed[1]", "test_kill"},
     FAST: {"test_new", "test_seed[1]", "test_kill"},  # less those that start a process
     "promises": {"test_deployed", "test_point[1]", "test_fault", "test_long"},
     "long": {"test_seed[2]", "test_point[2]"},
     "gpu": {"test_cuda"},
+    "kafka": {"test_leader", "test_fault", "test_kill", "test_long"},
 }
 
 
@@ -73,8 +80,8 @@ def test_a_lane_has_its_tests(project: pytest.Pytester, lane: str) -> None:
     assert chosen(project, [f"--lane={lane}"]) == OF_LANE[lane]
 
 
-def test_without_a_lane_all_run_that_need_no_gpu(project: pytest.Pytester) -> None:
-    assert chosen(project, []) == set.union(*(OF_LANE[lane] for lane in LANES if lane != "gpu"))
+def test_without_a_lane_all_run_that_need_nothing_else(project: pytest.Pytester) -> None:
+    assert chosen(project, []) == set.union(*(OF_LANE[lane] for lane in LANES if lane not in APART))
 
 
 def test_a_module_without_a_test_of_the_lane_is_not_loaded(project: pytest.Pytester) -> None:
@@ -86,7 +93,7 @@ def test_a_lane_that_is_not_there_is_refused(project: pytest.Pytester) -> None:
     text = "import pytest\npytestmark = pytest.mark.lane('night')\ndef test_a(): pass\n"
     (project.path / "tests" / "unit" / "test_marked.py").write_text(text, encoding="utf-8")
     result = project.runpytest_inprocess("--lane=test", "-p", "no:schemathesis")
-    result.stderr.fnmatch_lines(["*'night' is not a lane; use test, promises, long, gpu"])
+    result.stderr.fnmatch_lines(["*'night' is not a lane; use test, promises, long, *"])
 
 
 def test_the_first_cases_of_many_run_with_each_change() -> None:
@@ -112,6 +119,7 @@ def test_the_first_cases_of_a_product_have_each_value_and_each_pair() -> None:
 
 def test_folders_of_lanes_exist() -> None:
     assert [folder for folder in FOLDERS if not (ROOT / folder).is_dir()] == []
+    assert [place for place in ON_KAFKA if not (ROOT / place).exists()] == []
 
 
 def test_marks_of_lanes_are_where_they_are_looked_for() -> None:

@@ -19,7 +19,6 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
-from essp.servers.servers import KafkaServer
 from essp_common.bus import kafka_subscription
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import TopicsGone, Undelivered
@@ -32,6 +31,7 @@ from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, EsspError, FlowUnavailable, TransientError, Unavailable
 from essp_common.runtime.troubles import Kind
 from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
+from tests.harness.brokers import kafka_broker
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S, until
 
@@ -123,13 +123,13 @@ class TestMemoryBus(BusContract):
             bus.publish(topic, b"", b"")
 
 
-@pytest.mark.integration
 def next_millisecond() -> None:
     """Later records are younger in Kafka's eyes, too."""
     now_ms = time.time_ns() // 10**6
     until(lambda: time.time_ns() // 10**6 > now_ms)
 
 
+@pytest.mark.integration
 class TestKafkaBus(BusContract):
     @pytest.fixture
     def bus(self, kafka_url: str) -> Iterator[Bus]:
@@ -370,7 +370,7 @@ class TestKafkaBus(BusContract):
             assert numbers(take(subscription, 1)) == [0]
 
     def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
-        with KafkaServer(tmp_path) as server:
+        with kafka_broker(tmp_path) as server:
             bus = KafkaBus.from_url(f"{server.url}&connect_timeout_ms=500")
             bus.ensure_topics({"t": 1})
             bus.publish("t", b"", b"1")

@@ -241,6 +241,37 @@ def test_a_member_that_was_never_let_in_is_told_what_to_do(
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("right", ["reading", "writing"])
+@pytest.mark.parametrize("late", [False, True])
+def test_right_that_other_threads_miss_ends_a_process_at_its_start(
+    bus: KafkaBus, topic: str, administrator: Administrator, monkeypatch: pytest.MonkeyPatch, right: str, late: bool
+) -> None:
+    """Of who follows a topic, or reports, in a thread of its own. Later it is waited for."""
+    own = f"{topic}.own"
+    bus.ensure_topics({own: 1})
+    with closing(bus.subscribe([own], "g")) as work:
+        if late:
+            monkeypatch.setattr(bus._rights, "_until_s", 0.0)
+        bus.publish(topic, b"", b"1")
+        if right == "reading":
+            bus.flush()
+        administrator.take(right)
+        with closing(bus.subscribe([topic], None)) as follower:
+
+            def told() -> bool:
+                if right == "writing":
+                    tried(bus, topic, follower)
+                return Kind.BUS_REFUSES in bus.troubles()
+
+            until(told)
+            if late:
+                assert not work.poll(1, 0.01)
+            else:
+                with pytest.raises(ConfigError, match=f"{topic}: .*TopicAuthorizationFailedError.*{REMEDY}"):
+                    work.poll(1, LONGEST_S)
+
+
+@pytest.mark.integration
 def test_topics_that_a_user_may_not_see_are_not_taken_for_missing(
     bus: KafkaBus, topic: str, administrator: Administrator
 ) -> None:

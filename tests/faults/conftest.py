@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer, S3Server, free_port
+from essp.servers.servers import RedisServer, S3Server, free_port
 from essp_common.wiring import Adapters, Stores
 from essp_master.service import Master
 from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment, Run
 from tests.faults.s3_front import S3Front
+from tests.harness.brokers import kafka_broker
 from tests.harness.journeys import make_videos
 
 REDIS_BYTES = 32 * 2**20
@@ -28,12 +29,12 @@ def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
     bucket = "essp-faults"
     s3_server.create_bucket(bucket)
     with (
-        KafkaServer(folder, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
+        kafka_broker(folder, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
         RedisServer(folder, free_port(), maxmemory_bytes=REDIS_BYTES) as redis,
         S3Front(s3_server.port) as front,
     ):
         deployment = Deployment(kafka, redis, front, bucket, folder)
-        _fill(deployment, s3_server, folder / "videos")
+        fill(deployment, s3_server, folder / "videos")
         for side in ("worker", "master", "consumer"):
             deployment.link(side)
         deployment.adapters("consumer").close()
@@ -53,7 +54,7 @@ def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
                     proxy.close()
 
 
-def _fill(deployment: Deployment, server: S3Server, videos: Path) -> None:
+def fill(deployment: Deployment, server: S3Server, videos: Path) -> None:
     make_videos(videos)
     store_url = deployment.store_url(server.port)
     root = f"s3://{deployment.bucket}"

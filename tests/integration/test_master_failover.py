@@ -19,13 +19,14 @@ import pytest
 
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.conftest import BUCKET
+from tests.harness.brokers import kafka_broker
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import JobOptions, job_text, make_videos, weights_of
 from tests.harness.waiting import LONGEST_S
@@ -102,7 +103,7 @@ def failover(videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_p
         stores.under(root).put_file(f"videos/{path.relative_to(videos)}", str(path))
     build(f"{root}/videos", f"{root}/catalog.parquet", (store_url,), BuildOptions("folders"))
     redis_server.execute("FLUSHALL")
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka, socket.socket() as reserved:
+    with kafka_broker(tmp_path) as kafka, socket.socket() as reserved:
         environment = {
             "ESSP_BUS": kafka.url,
             "ESSP_CACHE": redis_server.url,

@@ -23,7 +23,7 @@ from kafka import KafkaProducer
 
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import read_latest
@@ -41,6 +41,7 @@ from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign
 from tests.adversary.storms import storm
 from tests.conftest import BUCKET
 from tests.harness import own_package
+from tests.harness.brokers import kafka_broker
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import IssuedSeed, JobOptions, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
@@ -179,7 +180,7 @@ def deployment(
     for path in sorted(videos.rglob("*.*")):
         store.put_file(f"videos/{path.relative_to(videos)}", str(path))
     redis_server.execute("FLUSHALL")
-    with KafkaServer(folder, session_timeout_ms=2000) as kafka:
+    with kafka_broker(folder) as kafka:
         environment = {
             "ESSP_BUS": kafka.url,
             "ESSP_CACHE": redis_server.url,

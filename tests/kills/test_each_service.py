@@ -17,7 +17,7 @@ import pytest
 from essp.api.prediction import job_of
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import Prediction, read_predictions
@@ -27,6 +27,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.conftest import BUCKET
+from tests.harness.brokers import kafka_broker
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import job_text, make_videos, weights_of
 from tests.integration.fleet import Api, Fleet
@@ -84,7 +85,7 @@ def test_jobs_outlive_the_death_of_each_service(s3_server: S3Server, redis_serve
         Stores((store_url,)).under(root).put_file(str(path.relative_to(tmp_path)), str(path))
     there, here = Place(store_url, root), Place("file:///", f"file://{tmp_path}")
     redis_server.execute("FLUSHALL")
-    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka:
+    with kafka_broker(tmp_path) as kafka:
         environment = {
             "ESSP_BUS": kafka.url,
             "ESSP_CACHE": redis_server.url,

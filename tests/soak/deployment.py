@@ -15,7 +15,7 @@ import redis
 from kafka import KafkaProducer
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import RedisServer, S3Server
 from essp_common import topics
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
@@ -23,6 +23,7 @@ from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.job.status import JobStatus
 from essp_common.wiring import Stores, open_bus
+from tests.harness.brokers import kafka_broker
 from tests.harness.waiting import LONGEST_S
 from tests.soak.supervisor import Supervisor
 
@@ -36,7 +37,7 @@ _PUBLISH_S = 60.0
 _LOOK_S = 0.05
 DRAIN_S = 120.0
 """How long a process that is told to leave may take; seconds, on a machine that is not busy."""
-_S3_ENVIRONMENT = {
+S3_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -49,7 +50,7 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self.redis = RedisServer(folder, maxmemory_bytes=REDIS_BYTES)
-        self.kafka = KafkaServer(folder, session_timeout_ms=2000)
+        self.kafka = kafka_broker(folder)
         self.s3 = S3Server(folder)
 
     @property
@@ -61,7 +62,7 @@ class Servers:
         """How processes find them."""
         return {
             **os.environ,
-            **_S3_ENVIRONMENT,
+            **S3_ENVIRONMENT,
             "ESSP_BUS": self.kafka.url,
             "ESSP_CACHE": self.redis.url,
             "ESSP_STORES": json.dumps([self.store]),
@@ -129,8 +130,8 @@ class Servers:
 def servers(folder: Path) -> Iterator[Servers]:
     """Running servers."""
     found = Servers(folder)
-    before = {name: os.environ.get(name) for name in _S3_ENVIRONMENT}
-    os.environ.update(_S3_ENVIRONMENT)
+    before = {name: os.environ.get(name) for name in S3_ENVIRONMENT}
+    os.environ.update(S3_ENVIRONMENT)
     try:
         with found.redis, found.kafka, found.s3:
             found.s3.create_bucket(BUCKET)

@@ -112,6 +112,8 @@ class Job:
         self.leftovers = False
         """Whether workers may have stored bytes for the job after its end. Not part of `run_state`, since it is about
         the cache."""
+        self.grouped = False
+        """Whether the broker may know consumer groups of the job, which has ended."""
         self._heard_s: dict[str, float] = {}
         """When each loop last gave a sign of life."""
         self._handshake: Handshake | None = None

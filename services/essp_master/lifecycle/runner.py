@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 
 from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.failures import reason_of, shortened
@@ -21,6 +22,7 @@ from essp_common.job.status import JobState
 from essp_common.job.usage import Usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
+from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
 from essp_engine.seeding.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
@@ -45,6 +47,8 @@ KEPT_WHOLE = 100
 last status is kept. So the cost of a master depends on the jobs under way, not on all jobs that it ever had."""
 _LOOK_S = 1.0
 """Interval at which the store is asked whether another master has taken a fence."""
+_GROUPS_S = 30.0
+"""Time from a job's end to the deletion of its consumer groups: until then its trainers save, commit and leave."""
 _SWEEP_S = 2.0
 """Interval of the search for stray bytes, and the least time since a job's end before its bytes are searched: workers
 learn of the end a moment later."""
@@ -66,6 +70,7 @@ class JobRunner:
         """`recovers`: the master takes over jobs of others, and outlives its own jobs."""
         self.lock = threading.RLock()
         """Guards all state about jobs."""
+        self._bus = adapters.bus
         self.jobs = JobTable()
         self.outbox = Outbox(adapters.bus)
         self.dispatch = Dispatch(adapters.bus, adapters.cache, self.outbox, self.lock)
@@ -126,6 +131,7 @@ class JobRunner:
                     job.let_go()
         self._measured = None
         self._forget()
+        self._delete_groups(now_s - _GROUPS_S)
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self.sweep(now_s - _SWEEP_S)
@@ -153,11 +159,26 @@ class JobRunner:
                 self.dispatch.purge(name)
         return bool(swept or late)
 
+    def _delete_groups(self, ended_by_s: float) -> None:
+        """Have the broker forget the consumer groups of jobs that ended by this time: each job has its own."""
+        due = [job for job in self.jobs if job.state.ended and job.grouped and job.ended_s <= ended_by_s]
+        for job in due:
+            job.grouped = False
+        if groups := [group for job in due for group in groups_of(job)]:
+            self.outbox.add(partial(self.delete_groups, groups))
+
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Have the broker forget groups, if it can be done now: nothing waits for it. Does not need the lock."""
+        try:
+            self._bus.delete_groups(groups)
+        except TransientError as error:
+            log.info("groups of ended jobs stay until the broker forgets them: %s", error)
+
     def _forget(self) -> None:
         """Reduce all but the newest ended jobs to their status, once their histories are complete."""
         for job in self.jobs.ended_but(KEPT_WHOLE):
             with self.isolated(job):
-                if not job.leftovers and self.history.holds_all_of(job):
+                if not (job.leftovers or job.grouped) and self.history.holds_all_of(job):
                     self.jobs.remember(without_events(status_of(job, None, self.clock())))
                     self.history.forget(job.name)
                     self._look_s.pop(job.name, None)
@@ -175,7 +196,7 @@ class JobRunner:
         self.dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             self.tracking.ended(job.run.preflight.spec, wanted)
-            job.leftovers, job.ended_s = True, self.clock()
+            job.leftovers, job.grouped, job.ended_s = True, True, self.clock()
             self.dispatch.purge(job.name)
         return True
 
@@ -295,6 +316,11 @@ class JobRunner:
             # Only when the outbox is empty: a message may count as done only after its effects were carried out.
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
+
+
+def groups_of(job: Job) -> list[str]:
+    """Return the consumer groups that only this job has."""
+    return [ids.consumer_group(consumer, job.name) for consumer in job.spec.readers()]
 
 
 class _Isolated:

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from essp_common import topics
-from essp_common.errors import PermanentError, Unavailable
+from essp_common.errors import PermanentError, TransientError, Unavailable
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ends_for_next
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
 from essp_engine.preflight.output import ANYBODY, Asked
@@ -91,12 +92,25 @@ class JobStarter:
         """Return a new run of a job, which is not announced yet."""
         streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
         self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
+        if not origin.since:
+            self._begin_groups(found.spec)
         job = start_run(found, self._stores, origin, events, self._worker, self._runner.clock)
         if not self._queue.present:
             job.priority = None
         if self._runner.recovers and self._settings.ready_s:
             job.hold(Handshake(found.spec, self._settings.ranks, self._settings.ready_s))
         return job
+
+    def _begin_groups(self, spec: JobSpec) -> None:
+        """Spare the consumers of a new run all that older jobs have left on the topics, which may be a week's clips."""
+        groups = {
+            ids.consumer_group(consumer, spec.name): topics.stream_topic(spec.streams[stream].feature)
+            for consumer, stream in spec.readers().items()
+        }
+        try:
+            self._bus.begin_groups(groups)
+        except TransientError as error:
+            log.info("job %s: its consumers read what older jobs have left first: %s", spec.name, error)
 
     def begin(self, job: Job, command: Control | None = None) -> None:
         """Announce a job to all workers, and issue its first work units.

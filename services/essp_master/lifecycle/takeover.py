@@ -200,6 +200,10 @@ class Takeover:
             last.command, last.reason = Control.FAIL, shortened(reason)
             tell = partial(self._bus.publish, topics.CONTROL, command.job.encode(), last.SerializeToString())
             self._runner.outbox.add(tell)
+            # Decoders that started before this master have taken up its seeds, which the broker still holds. What they
+            # store from now on is freed when they report it.
+            with self._runner.lock:
+                self._runner.dispatch.purge(command.job)
         self._remember(status_by_command(last))
 
     def _remember(self, past: JobStatus) -> None:

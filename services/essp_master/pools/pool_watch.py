@@ -103,9 +103,15 @@ class PoolWatch:
 
 
 def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, str]:
-    """Describe what waits for each pool: clips, or a job that has not begun."""
+    """Describe what waits for each pool: clips, or a job that has not begun, or has trained all that it trains."""
     begins = {pool: f"job {job.job} waits to begin" for job in jobs for pool in job.awaits}
-    return begins | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
+    ends = {
+        pool: f"job {job.job} waits to be fused and tested, which all its trainers are ready for"
+        for pool in (ids.AGGREGATOR,)
+        for job in jobs
+        if job.trainers and all(trainer.final for trainer in job.trainers)
+    }
+    return begins | ends | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 
 
 def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dict[Subject, str]:

@@ -29,7 +29,7 @@ from essp_master import service
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.service import _LOOK_S, Master
-from tests.harness.fleet import Clock, Fleet, FleetOf, master_over
+from tests.harness.fleet import Clock, Fleet, FleetOf, master_over, run_to_rest
 from tests.harness.serving import served
 from tests.harness.waiting import LONGEST_S, until
 
@@ -217,6 +217,19 @@ def test_work_for_a_pool_that_was_never_up_is_told_of(bench: Bench) -> None:
     bench.pass_time(SEEN_S)
     assert ("no-workers", "decoder") in bench.present()
     assert "no worker of the pool is up" in bench.events()[-1].message
+
+
+def test_a_job_that_is_trained_and_has_no_aggregator_is_told_of(bench: Bench) -> None:
+    run_to_rest(bench.master, bench.fleet)
+    for trainer in bench.fleet.job.trainers:
+        ready = CheckpointReady(job="small", trainer=trainer, uri=f"file:///{trainer}", final=True)
+        bench.fleet.report(Progress(checkpoint=ready))
+    bench.pass_time(SEEN_S)
+    assert bench.present() == {("no-workers", "aggregator")}
+    assert "job small waits to be fused and tested" in bench.events()[-1].message
+    bench.up("aggregator-1", "aggregator")
+    bench.pass_time(SEEN_S)
+    assert not bench.present()
 
 
 def test_a_master_that_waits_for_a_server_does_not_take_workers_for_gone(bench: Bench) -> None:

@@ -30,7 +30,7 @@ from essp_master.job import start_run
 from essp_master.lifecycle import runner
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
-from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
+from tests.harness.fleet import SIZES, Clock, Fleet, master_over, run_to_rest
 from tests.harness.masters import die, master_named, written
 from tests.harness.waiting import until
 
@@ -73,6 +73,29 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     with pytest.raises(Conflict, match="job small is completed; start it again"):
         second.resume("small")
     assert not second.events("small")
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_groups_of_a_job_are_deleted_once_its_consumers_have_left(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    deleted: list[str] = []
+    monkeypatch.setattr(adapters.bus, "delete_groups", deleted.extend)
+    clock = Clock()
+    master = master_over(adapters, clock)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    master.stop("small")
+    clock.now_s += runner._GROUPS_S - 1
+    master.step(0)
+    assert not deleted
+    if resumed:
+        master.start(fleet.job)
+    clock.now_s += 2
+    master.step(0)
+    assert deleted == ([] if resumed else ["trainer.rgb.small", "trainer.diff.small"])
+    master.step(0)
+    assert len(deleted) in (0, 2)
 
 
 def test_bytes_that_are_stored_once_another_master_has_come_are_freed(adapters: Adapters, fleet: Fleet) -> None:

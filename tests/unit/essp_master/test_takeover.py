@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -204,6 +205,24 @@ def test_nobody_is_told_to_work_for_a_job_that_was_stopped_just_before(adapters:
     fleet.learn()
     told = [(command.fence, command.command) for command in fleet.commands]
     assert told == [(1, Control.START), (1, Control.STOP), (2, Control.STOP)]
+
+
+def test_what_is_made_for_a_job_of_a_store_that_is_gone_is_freed(adapters: Adapters, fleet: Fleet) -> None:
+    """The next master gives it up, and nobody takes its clips."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.step(0)
+    fleet.learn()
+    assert fleet.decode()
+    written(first, fleet)
+    first.step(0)  # the next one reads none of these reports again
+    die(first)
+    shutil.rmtree(fleet.job.output.removeprefix("file://"))
+    Path(str(fleet.job.data.catalog).removeprefix("file://")).unlink()
+    second = master_named("m2", adapters)
+    assert second.status("small").state is JobState.FAILED
+    second.step(0)
+    assert adapters.cache.usage().used_bytes == 0
 
 
 def test_a_job_that_another_master_is_starting_is_not_failed(

@@ -26,6 +26,7 @@ from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.s3 import S3Store
 from essp_common.wiring import open_cache, open_store
 from essp_engine.video.synthetic import Encoding, write_video
+from tests.harness.acls import grants
 from tests.harness.command_line import essp as essp_command
 from tests.harness.refused import refused
 
@@ -38,22 +39,34 @@ def essp(*arguments: str) -> Result:
 
 def test_rights_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESSP_BUS", "kafka://nowhere:1")
-    given = {line.partition("--allow-principal ")[2] for line in essp("setup", "--acls").stdout.splitlines()}
-    assert {right for right in given if right.startswith("User:essp-decoder ")} == {
-        "User:essp-decoder --operation Describe --topic essp. --resource-pattern-type prefixed",
-        "User:essp-decoder --operation Read --topic essp.seeds --resource-pattern-type literal",
-        "User:essp-decoder --operation Write --topic essp.clips --resource-pattern-type literal",
-        "User:essp-decoder --operation Write --topic essp.progress --resource-pattern-type literal",
-        "User:essp-decoder --operation Read --topic essp.control --resource-pattern-type literal",
-        "User:essp-decoder --operation Write --topic essp.deadletter --resource-pattern-type literal",
-        "User:essp-decoder --operation Read --group decoder --resource-pattern-type prefixed",
+    decoder = {
+        (operation, resource, kind)
+        for who, operations, resources, kind in grants(essp("setup", "--acls").stdout)
+        for operation in operations
+        for resource in resources
+        if "User:essp-decoder" in who
+    }
+    assert decoder == {
+        ("Describe", "topic essp.", "prefixed"),
+        ("Read", "topic essp.seeds", "literal"),
+        ("Write", "topic essp.clips", "literal"),
+        ("Write", "topic essp.progress", "literal"),
+        ("Read", "topic essp.control", "literal"),
+        ("Write", "topic essp.deadletter", "literal"),
+        ("Read", "group decoder", "prefixed"),
     }
     monkeypatch.setenv("ESSP_TENANT", "vision")
     one = essp("setup", "--acls", "--principal", "User:all of us").stdout
-    features = "--operation Read --operation Write --topic vision.essp.features. --resource-pattern-type prefixed"
-    assert f"--allow-principal 'User:all of us' {features}\n" in one
-    assert one.count("--topic vision.essp.control ") == 1
-    assert " --group vision.consumer " in one
+    given = grants(one)
+    assert len(given) <= 6, "each command starts a JVM"
+    assert {who for names, *_ in given for who in names} == {"User:all of us"}
+    assert all(resource.partition(" ")[2].startswith("vision.") for *_, resources, _ in given for resource in resources)
+    assert {
+        operation
+        for _, operations, resources, _ in given
+        if "group vision.trainer." in resources
+        for operation in operations
+    } == {"Delete"}
     refused = CliRunner().invoke(cli.app, ["setup", "--acls", "--principal", "User:{name}"])
     assert "only {service} may stand in braces" in str(refused.exception)
 

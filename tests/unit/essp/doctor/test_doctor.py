@@ -244,6 +244,30 @@ def test_session_timeouts_that_the_broker_refuses(
     ) == fails
 
 
+@pytest.mark.parametrize(
+    ("topic", "limits", "level", "remedy"),
+    [
+        ("essp.seeds", {"retention.ms": 604_800_000}, None, ""),
+        ("essp.seeds", {"retention.ms": 3_600_000}, Level.WARN, "retention.ms of the topic to 86400000 or more"),
+        ("essp.seeds", {"retention.bytes": 2**20}, Level.WARN, "retention.bytes of the topic to 67108864 or more"),
+        ("essp.seeds", {"cleanup.policy": "compact,delete"}, Level.FAIL, "cleanup.policy of the topic to delete"),
+        ("essp.seeds", {"max.message.bytes": 65536}, Level.WARN, "max.message.bytes of the topic to 1001000 or more"),
+        ("essp.control", {}, None, ""),
+        (
+            "essp.control",
+            {"retention.ms": 604_800_000},
+            Level.FAIL,
+            "retention.ms and retention.bytes of the topic to -1",
+        ),
+    ],
+)
+def test_topics_that_lose_messages(topic: str, limits: dict[str, Any], level: Level | None, remedy: str) -> None:
+    usual = {"retention.ms": -1, "retention.bytes": -1, "cleanup.policy": "delete", "max.message.bytes": 1_048_588}
+    values = {topic: tuple(str(value) for value in (usual | limits).values())}
+    found = [(finding.level, finding.remedy) for finding in kafka.lossy(values, "essp.control")]
+    assert found == ([] if level is None else [(level, f"set {remedy}")])
+
+
 @pytest.mark.integration
 def test_a_broker_whose_certificate_is_not_trusted(kafka_url: str, tmp_path: Path) -> None:
     identity = make_identity(tmp_path / "one")

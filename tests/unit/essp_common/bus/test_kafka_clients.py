@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import warnings
 from collections.abc import Iterator
@@ -114,3 +115,9 @@ def test_who_cannot_connect_hears_of_a_refused_login_but_for_ctrl_c(
 
     with nothing_left_open(), pytest.raises(told):
         connected(make)
+
+
+def test_warning_about_a_login_without_tls_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        logging.getLogger("kafka.net.sasl.scram").warning("in the clear, of this test")
+    assert caplog.messages == ["in the clear, of this test"]

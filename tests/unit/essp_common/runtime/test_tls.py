@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from essp.servers.servers import KafkaServer, RedisServer
+from essp.servers.servers import RedisServer
 from essp_common.bus import kafka_clients
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.port import Bus
@@ -22,23 +22,13 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.login import Login
 from essp_common.runtime.troubles import Kind
 from essp_common.wiring import open_bus, open_cache
+from tests.harness.brokers import kafka_broker
 from tests.harness.refused import refused
 from tests.harness.tls_front import Identity, TlsFront, make_identity
 from tests.harness.waiting import LONGEST_S, until
 
 LOGIN = Login(user="essp", password="s3cret")
 QUICKLY = "connect_timeout_ms=1500"
-
-
-class KafkaBehind(KafkaServer):
-    """A broker that sends its clients to another port: that of the front."""
-
-    front_port = 0
-
-    def _command(self) -> list[str]:
-        advertised = "--advertised-listener-url="
-        command = [part for part in super()._command() if not part.startswith(advertised)]
-        return [*command, f"{advertised}tcp://127.0.0.1:{self.front_port}"]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +42,10 @@ def front(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = KafkaBehind(tmp_path_factory.mktemp("kafka"), session_timeout_ms=2000)
-    server.front_port = port
-    with server, TlsFront(identity, server.port, port, ("essp", "s3cret")) as front:
+    with (
+        kafka_broker(tmp_path_factory.mktemp("kafka"), advertised_port=port) as server,
+        TlsFront(identity, server.port, port, ("essp", "s3cret")) as front,
+    ):
         yield front
 
 
