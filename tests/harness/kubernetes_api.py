@@ -435,14 +435,24 @@ def _discovered(path: str) -> Object | None:
 
 
 def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
-    """`a=b` and `a` (there is one of that name), joined by commas."""
+    """Of labels: `a=b` and `a` (there is one of that name), joined by commas; of fields `a.b=c`."""
     terms = [term.partition("=") for term in query.get("labelSelector", "").split(",") if term]
+    fields = [term.partition("=") for term in query.get("fieldSelector", "").split(",") if term]
 
     def chosen(body: Object) -> bool:
         labels = body["metadata"].get("labels") or {}
-        return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms)
+        return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms) and all(
+            _field(body, name) == value for name, _, value in fields
+        )
 
     return chosen
+
+
+def _field(body: Any, path: str) -> Any:
+    """What an object has at `a.b`."""
+    for part in path.split("."):
+        body = (body or {}).get(part)
+    return body
 
 
 def _status_of_pod(placed: bool, broken: str) -> Object:

@@ -78,6 +78,8 @@ spec:
         - {name: metrics, containerPort: {{ include "essp.metricsPort" . }}}
         {{- end }}
       {{- include "essp.probes" . | nindent 6 }}
+      # The last line of the log is the reason that the master, and `kubectl describe`, give for an end in an error.
+      terminationMessagePolicy: FallbackToLogsOnError
       {{- include "essp.containerSecurity" $root | nindent 6 }}
       resources:
         {{- include "essp.resources" . | nindent 8 }}

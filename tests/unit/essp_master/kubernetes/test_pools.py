@@ -178,7 +178,7 @@ def test_pods_that_do_not_stay_up_are_told_of(cluster: Cluster, driver: Kubernet
     seen(driver, decoder=PoolSize(1, 0))
     driver.repair()
     words = driver.troubles()[Kind.CRASHING, "decoder"]
-    assert "as pod-0: CrashLoopBackOff, restarted 3 times, exit code 2 (Error)" in words
+    assert "as pod-0: CrashLoopBackOff, restarted 3 times, the last time with exit code 2 (Error)" in words
     assert "kubectl logs --previous pod-0" in words
     waiting = container | {"state": {"waiting": {"reason": "ContainerCreating"}}}
     cluster.put("pods", pod | {"status": {"containerStatuses": [waiting]}})

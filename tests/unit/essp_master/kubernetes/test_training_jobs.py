@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client
 
+from essp_common.runtime.conditions import Lasting
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import Resources, TrainerRow
 from essp_master.pools import kubernetes
@@ -231,6 +232,50 @@ def test_a_job_of_which_some_ranks_are_done_and_others_not_is_made_again(
     repaired(driver, lambda: cluster.count("POST", "jobs") == 2)
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
     assert not driver.troubles()
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("Complete", "CompletionsReached"), ("Failed", "PodFailurePolicy")])
+def test_a_job_that_has_ended_stays_when_its_training_is_over_until_that_runs_again(
+    cluster: Cluster, driver: KubernetesDriver, tmp_path: Path, api: client.ApiClient, kind: str, reason: str
+) -> None:
+    """With the logs of its pods, for as long as its time to live says; also for the master after this one."""
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    labels = job_of(api).metadata.labels
+    assert (labels["essp.dev/job"], labels["essp.dev/trainer"]) == ("demo", "rgb")
+    assert job_of(api).spec.template.metadata.labels["essp.dev/job"] == "demo", "kubectl logs --selector"
+    ended(cluster, kind, reason, "")
+    seen(driver)
+    with closing(begun(api, tmp_path, lambda: None)) as successor:
+        until(lambda: bool(successor.done() | successor.failed()))
+        for each in (driver, successor):
+            each.train("demo", "rgb", 0, None)
+            each.repair()
+            assert cluster.names("jobs") == [DEMO_RGB]
+            assert not each.troubles()
+            assert (each.trainings(), each.done(), each.failed()) == ({}, set(), set()), "it is of the past"
+    driver.train("demo", "rgb", 1, None)
+    repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(1, 0, 0)})
+    assert cluster.count("POST", "jobs") == 2
+
+
+def test_why_a_job_has_no_pods_is_read_from_its_events(cluster: Cluster, driver: KubernetesDriver) -> None:
+    """Its status does not say it, unlike that of a Deployment; and a training that lacks a pod stands still."""
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    uid = cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"]
+    for number, (about, type_, message) in enumerate(
+        [(uid, "Warning", "exceeded quota: team"), (uid, "Normal", "created pod"), ("other", "Warning", "of others")]
+    ):
+        event = {"metadata": {"name": f"e{number}", "namespace": NAMESPACE}, "involvedObject": {"uid": about}}
+        said = {"type": type_, "reason": "FailedCreate", "message": message, "lastTimestamp": "2026-01-01T00:00:00Z"}
+        cluster.put("events", event | said)
+    driver._lasting = Lasting(0.0)
+    driver.repair()
+    driver.troubles()
+    words = driver.troubles()[Kind.HELD_UP, "trainer.demo.rgb"]
+    assert words == driver.sizes()["trainer.demo.rgb"].held_up
+    assert words == "pods are not made: FailedCreate: exceeded quota: team"
 
 
 def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(
