@@ -8,8 +8,8 @@ never contradicts the figures next to it. It examines the flow from its end to i
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
 A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is claimed about unknown
-figures: a job that is not running has no bottleneck, nor has one whose workers have not reported anything. A condition that
-stops the job (`hindrance.py`) is the bottleneck, whatever the figures say.
+figures: a job that is not running has no bottleneck, nor has one whose workers have not reported anything. A condition
+that stops the job (`hindrance.py`) is the bottleneck, whatever the figures say.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ def _pool(pool: PoolStatus) -> str:
     kind, _, feature = pool.name.partition(".")
     who = f"The {kind}s" + (f" of {feature}" if feature else "")
     if not pool.workers:
-        return f"No {who.removeprefix('The ').replace(kind + 's', kind, 1)} has made a clip lately: {counted(pool.queue, 'clip')} queued"
+        one = f"No {kind} of {feature}" if feature else f"No {kind}"
+        return f"{one} has made a clip lately: {counted(pool.queue, 'clip')} queued"
     cost = "" if pool.seconds_per_clip is None else f" that take {1000 * pool.seconds_per_clip:.1f} ms a clip"
     return f"{who} limit the rate: {counted(pool.queue, 'clip')} queued at {counted(pool.workers, 'worker')}{cost}"

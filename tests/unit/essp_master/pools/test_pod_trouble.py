@@ -23,9 +23,9 @@ def _read(kind: str, body: dict[str, Any]) -> Any:
     return getattr(client, kind).from_dict(body)
 
 
-def _pod(phase: str = "Pending", *, node: str = "node2", metadata: dict[str, Any] = {}, **status: Any) -> Any:
+def _pod(phase: str = "Pending", *, node: str = "node2", gone: str | None = None, **status: Any) -> Any:
     body = {
-        "metadata": {"name": "p-0", "uid": "of-the-pod", **metadata},
+        "metadata": {"name": "p-0", "uid": "of-the-pod", "deletionTimestamp": gone},
         "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": {"memory": "1Gi"}}}]},
         "status": {"phase": phase, **status},
     }
@@ -170,9 +170,9 @@ def test_a_node_that_does_not_answer_is_named() -> None:
     assert "p-0 is on node node2, which does not answer; Kubernetes waits" in shortage_of(job, [silent], NOW)
     starts = _pod("Running", conditions=holds("False", "False"))
     assert shortage_of(job, [starts], NOW) == ""
-    leaves = _pod("Running", metadata={"deletionTimestamp": _ago(5)})
+    leaves = _pod("Running", gone=_ago(5))
     assert shortage_of(job, [leaves], NOW) == ""
-    stuck = _pod("Running", metadata={"deletionTimestamp": _ago(60)})
+    stuck = _pod("Running", gone=_ago(60))
     assert "should have been gone at 11:59:00" in shortage_of(job, [stuck], NOW)
     assert "`kubectl delete node node2`" in shortage_of(job, [stuck], NOW)
     assert trouble_of([stuck], NOW, "resources", lacks=True) == ""
