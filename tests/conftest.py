@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if lane != "gpu":
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if lane == "cluster" and "KUBECONFIG" not in os.environ:
+        raise pytest.UsageError("set KUBECONFIG to the file of a cluster in which tests may make namespaces")
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
     config.pluginmanager.register(shared.Shared())

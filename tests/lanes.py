@@ -6,14 +6,15 @@
 | `make test-promises` | `promises` | deployments, faults, storms, foreign programs | 9 minutes (to be: 8) |
 | `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
+| `make test-cluster` | `cluster` | what only Kubernetes shows, and the tests of `ON_A_CLUSTER` on it | under 15 minutes |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
 it or its folder says otherwise. `often` and `one_of_each` mark the cases of a test that are too many for each change;
 `across` begins with those of a product that differ the most.
 
-`pytest PATH` runs whatever lies there, of each lane but `gpu`. `pytest --lane=fast` (`make test-fast`) runs those of
-the lane `test` that start no server and no process: `harness/fast_lane.py`.
+`pytest PATH` runs whatever lies there, of each lane but those of `APART`. `pytest --lane=fast` (`make test-fast`) runs
+those of the lane `test` that start no server and no process: `harness/fast_lane.py`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,14 @@ FOLDERS = {
     "tests/unit/benchmarks": "promises",
     "tests/unit/harness": "promises",
     "tests/gpu": "gpu",
+    "tests/cluster": "cluster",
 }
-LANES = ("test", "promises", "long", "gpu")
+APART = frozenset({"gpu", "cluster"})
+"""Lanes whose tests need what is not everywhere."""
+LANES = ("test", "promises", "long", *sorted(APART))
+ON_A_CLUSTER = ("tests/unit/essp_master/kubernetes",)
+"""Tests of other lanes on a double of the API server; the lane `cluster` runs them on a real one as well, but for those
+marked `double`."""
 FAST = "fast"
 _MENTIONS = ("mark.lane(", "tests.lanes")
 """A module that has neither in its text has no marks of lanes."""
@@ -101,10 +108,11 @@ def lane_of(item: pytest.Item) -> str:
 
 
 class Lane:
-    """The plugin that leaves out the tests of other lanes. None: those of `gpu` only."""
+    """The plugin that leaves out the tests of other lanes. None: those of `APART` only."""
 
     def __init__(self, lane: str | None) -> None:
-        self._lanes = {lane} if lane else {*LANES} - {"gpu"}
+        self._lanes = {lane} if lane else {*LANES} - APART
+        self._also = frozenset(ON_A_CLUSTER if lane == "cluster" else ())
         if lane == FAST:
             self._lanes = {"test"}
 
@@ -112,11 +120,20 @@ class Lane:
         """Modules without a test of the lane are not even loaded, which would take longer than some tests."""
         if lane_of_folder(collection_path, config.rootpath) in self._lanes or collection_path.suffix != ".py":
             return None
+        if self._takes(collection_path, config.rootpath):
+            return None
         text = collection_path.read_text(encoding="utf-8")
         return None if any(mention in text for mention in _MENTIONS) else True
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        others = [item for item in items if lane_of(item) not in self._lanes]
+        others = [item for item in items if not (lane_of(item) in self._lanes or self._takes_case(item))]
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
+
+    def _takes(self, path: Path, root: Path) -> bool:
+        """Whether the lane also runs the tests of this module, which belong to others."""
+        return any(path.is_relative_to(root / place) for place in self._also)
+
+    def _takes_case(self, item: pytest.Item) -> bool:
+        return self._takes(item.path, item.config.rootpath) and item.get_closest_marker("double") is None

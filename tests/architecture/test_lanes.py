@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import FAST, FOLDERS, LANES, across, often, one_of_each
+from tests.lanes import APART, FAST, FOLDERS, LANES, ON_A_CLUSTER, across, often, one_of_each
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +41,26 @@ def test_fault(): pass
 @pytest.mark.lane("test")
 def test_kill(): pass
 """
-ELSEWHERE = {"unit": UNIT, "faults": FAULTS, "gpu": "def test_cuda(): pass", "soak": "def test_long(): pass"}
+DRIVER = """
+import pytest
+def test_pods(): pass
+@pytest.mark.double
+def test_fiat(): pass
+"""
+ELSEWHERE = {
+    "unit": UNIT,
+    "unit/essp_master/kubernetes": DRIVER,
+    "faults": FAULTS,
+    "cluster": "def test_chart(): pass",
+    "gpu": "def test_cuda(): pass",
+    "soak": "def test_long(): pass",
+}
 OF_LANE = {
-    "test": {"test_new", "test_seed[1]", "test_kill"},
-    FAST: {"test_new", "test_seed[1]", "test_kill"},  # less those that start a process
+    "test": {"test_new", "test_seed[1]", "test_kill", "test_pods", "test_fiat"},
+    FAST: {"test_new", "test_seed[1]", "test_kill", "test_pods", "test_fiat"},  # less those that start a process
     "promises": {"test_deployed", "test_point[1]", "test_fault", "test_long"},
     "long": {"test_seed[2]", "test_point[2]"},
+    "cluster": {"test_chart", "test_pods"},
     "gpu": {"test_cuda"},
 }
 
@@ -58,7 +72,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(CONFTEST.format(root=str(ROOT)))
     for folder, text in ELSEWHERE.items():
         (pytester.path / "tests" / folder).mkdir(parents=True)
-        (pytester.path / "tests" / folder / f"test_in_{folder}.py").write_text(text, encoding="utf-8")
+        (pytester.path / "tests" / folder / f"test_in_{Path(folder).name}.py").write_text(text, encoding="utf-8")
     return pytester
 
 
@@ -73,8 +87,8 @@ def test_a_lane_has_its_tests(project: pytest.Pytester, lane: str) -> None:
     assert chosen(project, [f"--lane={lane}"]) == OF_LANE[lane]
 
 
-def test_without_a_lane_all_run_that_need_no_gpu(project: pytest.Pytester) -> None:
-    assert chosen(project, []) == set.union(*(OF_LANE[lane] for lane in LANES if lane != "gpu"))
+def test_without_a_lane_all_run_that_need_nothing_else(project: pytest.Pytester) -> None:
+    assert chosen(project, []) == set.union(*(OF_LANE[lane] for lane in LANES if lane not in APART))
 
 
 def test_a_module_without_a_test_of_the_lane_is_not_loaded(project: pytest.Pytester) -> None:
@@ -86,7 +100,7 @@ def test_a_lane_that_is_not_there_is_refused(project: pytest.Pytester) -> None:
     text = "import pytest\npytestmark = pytest.mark.lane('night')\ndef test_a(): pass\n"
     (project.path / "tests" / "unit" / "test_marked.py").write_text(text, encoding="utf-8")
     result = project.runpytest_inprocess("--lane=test", "-p", "no:schemathesis")
-    result.stderr.fnmatch_lines(["*'night' is not a lane; use test, promises, long, gpu"])
+    result.stderr.fnmatch_lines(["*'night' is not a lane; use test, promises, long, *"])
 
 
 def test_the_first_cases_of_many_run_with_each_change() -> None:
@@ -111,7 +125,7 @@ def test_the_first_cases_of_a_product_have_each_value_and_each_pair() -> None:
 
 
 def test_folders_of_lanes_exist() -> None:
-    assert [folder for folder in FOLDERS if not (ROOT / folder).is_dir()] == []
+    assert [folder for folder in (*FOLDERS, *ON_A_CLUSTER) if not (ROOT / folder).is_dir()] == []
 
 
 def test_marks_of_lanes_are_where_they_are_looked_for() -> None:
