@@ -187,7 +187,7 @@ class _Objects(dict[tuple[str, str], Object]):
 @contextmanager
 def real_cluster(unique: str, named: str) -> Iterator[RealCluster]:
     """A namespace of the cluster, from `with` to its end; tests call it `named`."""
-    with _http() as http:
+    with administrator() as http:
         http.post("/api/v1/namespaces", json={"metadata": {"name": unique}}).raise_for_status()
         try:
             yield RealCluster(http, unique, named)
@@ -195,10 +195,16 @@ def real_cluster(unique: str, named: str) -> Iterator[RealCluster]:
             http.delete(f"/api/v1/namespaces/{unique}")  # not waited for: the next test has another
 
 
-def _http() -> httpx.Client:
-    """A client with all rights."""
+def configuration() -> client.Configuration:
+    """Of the Kubernetes client, with all rights."""
     found = client.Configuration()
     config.load_kube_config(os.environ[VARIABLE], client_configuration=found)
+    return found
+
+
+def administrator() -> httpx.Client:
+    """A client of the API with all rights."""
+    found = configuration()
     context = ssl.create_default_context(cafile=found.ssl_ca_cert)
     if found.cert_file:
         context.load_cert_chain(found.cert_file, found.key_file)
