@@ -17,7 +17,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm.unpacked(tmp_path_factory.mktemp("helm"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def api() -> Iterator[httpx.Client]:
     """With all rights."""
     with administrator() as client:

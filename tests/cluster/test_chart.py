@@ -21,7 +21,7 @@ from tests.chart.rendering import CASES, Helm, Object, of_kind, templates
 from tests.chart.test_rights import on, rights
 from tests.cluster.release import NO_SETUP, PATHS, Release
 from tests.harness.kubernetes_objects import DEPTH
-from tests.harness.kubernetes_real import configuration
+from tests.harness.kubernetes_real import kubernetes_client
 from tests.harness.waiting import until
 
 ALL_ON: Object = on(election=True, registrations=True, ranks=8, scaling=True) | NO_SETUP
@@ -62,34 +62,36 @@ def test_the_master_does_all_that_it_has_to_with_the_rights_of_the_chart_and_can
     release: Release, helm: Helm, tmp_path: Path
 ) -> None:
     release.install(ALL_ON)
-    settings = configuration()
-    settings.cert_file = settings.key_file = None
-    settings.api_key = {"authorization": f"Bearer {release.token('essp-master')}"}
-    api = client.ApiClient(settings)
-    assert granted(api, release.namespace) == {right[:3] for right in rights(helm.render(**ALL_ON))}
     for name, text in release.get("ConfigMap", "essp-templates")["data"].items():
         (tmp_path / name).write_text(text)
-    driver = KubernetesDriver(api, release.namespace, tmp_path, "essp", "essp-templates", (0.05, 0.5))
-    driver.start(lambda: None)
-    with closing(driver):
-        until(lambda: driver.sizes().keys() == {"decoder", "extractor.flow"})
-        driver.scale("decoder", 4, ["nobody-1"])
-        until(lambda: driver.sizes()["decoder"].replicas == 4)
-        driver.add_extractor(DEPTH)
-        for number in range(10):
-            driver.train(f"job-{number}", "rgb", 1, None)
-        until(lambda: len(driver.trainings()) == 10)
-        driver.tell("decoder", "1 -> 4: as asked for")
-        driver.repair()
-        until(lambda: release.replicas("essp-extractor-depth-map") == DEPTH.min)
-        labels = {"essp.dev/job": "job-3", "essp.dev/trainer": "rgb"}
-        (third,) = [job for job in jobs(release) if job["metadata"]["labels"].items() >= labels.items()]
-        assert third["spec"]["template"]["metadata"]["labels"].items() >= labels.items()
-        for number in range(10):
-            driver.train(f"job-{number}", "rgb", 0, None)
-        driver.remove("extractor.depth_map")
-        until(lambda: not driver.trainings() and driver.sizes().keys() == {"decoder", "extractor.flow"})
+    with kubernetes_client(release.token("essp-master")) as api:
+        assert granted(api, release.namespace) == {right[:3] for right in rights(helm.render(**ALL_ON))}
+        with closing(driver_of(release, api, tmp_path)) as driver:
+            until(lambda: driver.sizes().keys() == {"decoder", "extractor.flow"})
+            driver.scale("decoder", 4, ["nobody-1"])
+            until(lambda: driver.sizes()["decoder"].replicas == 4)
+            driver.add_extractor(DEPTH)
+            for number in range(10):
+                driver.train(f"job-{number}", "rgb", 1, None)
+            until(lambda: len(driver.trainings()) == 10)
+            driver.tell("decoder", "1 -> 4: as asked for")
+            driver.repair()
+            until(lambda: release.replicas("essp-extractor-depth-map") == DEPTH.min)
+            labels = {"essp.dev/job": "job-3", "essp.dev/trainer": "rgb"}
+            (third,) = [job for job in jobs(release) if job["metadata"]["labels"].items() >= labels.items()]
+            assert third["spec"]["template"]["metadata"]["labels"].items() >= labels.items()
+            for number in range(10):
+                driver.train(f"job-{number}", "rgb", 0, None)
+            driver.remove("extractor.depth_map")
+            until(lambda: not driver.trainings() and driver.sizes().keys() == {"decoder", "extractor.flow"})
     assert [event for event in events(release) if event["reason"] == "EsspPool"]
+
+
+def driver_of(release: Release, api: client.ApiClient, templates: Path) -> KubernetesDriver:
+    """The master's driver at work."""
+    driver = KubernetesDriver(api, release.namespace, templates, "essp", "essp-templates", (0.05, 0.5))
+    driver.start(lambda: None)
+    return driver
 
 
 def granted(api: client.ApiClient, namespace: str) -> set[tuple[str, str, str]]:
@@ -121,10 +123,8 @@ def test_other_pods_have_no_right_at_all(release: Release, helm: Helm) -> None:
     for account in of_kind(helm.render(**ALL_ON), "ServiceAccount"):
         name = account["metadata"]["name"]
         if name != "essp-master":
-            settings = configuration()
-            settings.cert_file = settings.key_file = None
-            settings.api_key = {"authorization": f"Bearer {release.token(name)}"}
-            assert granted(client.ApiClient(settings), release.namespace) == set(), name
+            with kubernetes_client(release.token(name)) as client_:
+                assert granted(client_, release.namespace) == set(), name
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,8 @@ def test_what_the_namespace_does_not_allow_reaches_people_in_its_words(
     release.create(kind, {"metadata": {"name": "team"}, "spec": body})
     release.install(ALL_ON)
     (tmp_path / "trainer-job.yaml").write_text(release.get("ConfigMap", "essp-templates")["data"]["trainer-job.yaml"])
-    api = client.ApiClient(configuration())
-    driver = KubernetesDriver(api, release.namespace, tmp_path, "essp", "essp-templates", (0.05, 0.5))
-    driver._lasting = Lasting(0.0)
-    driver.start(lambda: None)
-    with closing(driver):
+    with kubernetes_client() as api, closing(driver_of(release, api, tmp_path)) as driver:
+        driver._lasting = Lasting(0.0)
         driver.train("demo", "rgb", 1, None)
 
         def told() -> bool:
@@ -168,9 +165,7 @@ def test_uninstall_leaves_nothing(release: Release, tmp_path: Path) -> None:
     release.install(ALL_ON)
     for name, text in release.get("ConfigMap", "essp-templates")["data"].items():
         (tmp_path / name).write_text(text)
-    api = client.ApiClient(configuration())
-    with closing(KubernetesDriver(api, release.namespace, tmp_path, "essp", "essp-templates")) as driver:
-        driver.start(lambda: None)
+    with kubernetes_client() as api, closing(driver_of(release, api, tmp_path)) as driver:
         driver.train("demo", "rgb", 2, None)
         driver.add_extractor(DEPTH)
         until(lambda: len(jobs(release)) == 1)

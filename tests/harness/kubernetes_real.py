@@ -202,6 +202,20 @@ def configuration() -> client.Configuration:
     return found
 
 
+@contextmanager
+def kubernetes_client(token: str = "") -> Iterator[client.ApiClient]:
+    """A Kubernetes client, with all rights or with those of a token; its connections end with it."""
+    settings = configuration()
+    if token:
+        settings.cert_file = settings.key_file = None
+        settings.api_key = {"authorization": f"Bearer {token}"}
+    made = client.ApiClient(settings)
+    try:
+        yield made
+    finally:
+        made.rest_client.pool_manager.clear()
+
+
 def administrator() -> httpx.Client:
     """A client of the API with all rights."""
     found = configuration()
