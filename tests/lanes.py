@@ -6,7 +6,8 @@
 | `make test-promises` | `promises` | deployments, faults, storms, foreign programs | 9 minutes (to be: 8) |
 | `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
-| `make test-kafka` | `kafka` | what only Apache Kafka shows, and the tests of `ON_KAFKA` on it | under 30 minutes |
+| `make test-kafka` | `kafka` | what only Apache Kafka shows, and tests of `AGAIN` on it | under 30 minutes |
+| `make test-cluster` | `cluster` | Kubernetes, and tests of `AGAIN` on it | under 10 minutes |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
@@ -38,28 +39,33 @@ FOLDERS = {
     "tests/unit/harness": "promises",
     "tests/gpu": "gpu",
     "tests/kafka": "kafka",
+    "tests/cluster": "cluster",
 }
-APART = frozenset({"gpu", "kafka"})
+APART = frozenset({"gpu", "kafka", "cluster"})
 """Lanes whose tests need what is not everywhere."""
 LANES = ("test", "promises", "long", *sorted(APART))
-ON_KAFKA = (
-    "tests/contract/test_bus.py",
-    "tests/contract/test_bus_answers.py",
-    "tests/contract/test_kafka_rights.py",
-    "tests/contract/test_tenants.py",
-    "tests/faults",
-    "tests/integration/test_connected_loops.py",
-    "tests/integration/test_deadletters.py",
-    "tests/integration/test_elastic_master.py",
-    "tests/integration/test_master_failover.py",
-    "tests/integration/test_servers_journey.py",
-    "tests/integration/test_trainer_ranks.py",
-    "tests/soak",
-    "tests/unit/essp/cli/test_setup.py",
-    "tests/unit/essp/doctor/test_doctor.py",
-    "tests/unit/essp_common/runtime/test_tls.py",
-)
-"""Tests of other lanes that start a broker; the lane `kafka` runs them as well."""
+AGAIN = {
+    "kafka": (
+        "tests/contract/test_bus.py",
+        "tests/contract/test_bus_answers.py",
+        "tests/contract/test_kafka_rights.py",
+        "tests/contract/test_tenants.py",
+        "tests/faults",
+        "tests/integration/test_connected_loops.py",
+        "tests/integration/test_deadletters.py",
+        "tests/integration/test_elastic_master.py",
+        "tests/integration/test_master_failover.py",
+        "tests/integration/test_servers_journey.py",
+        "tests/integration/test_trainer_ranks.py",
+        "tests/soak",
+        "tests/unit/essp/cli/test_setup.py",
+        "tests/unit/essp/doctor/test_doctor.py",
+        "tests/unit/essp_common/runtime/test_tls.py",
+    ),
+    "cluster": ("tests/unit/essp_master/kubernetes",),
+}
+"""Tests of other lanes that a lane runs as well, on what it is for: those that start a broker on Apache Kafka; those of the
+driver, but for those marked `double`, on a real API server."""
 FAST = "fast"
 _MENTIONS = ("mark.lane(", "tests.lanes")
 """A module that has neither in its text has no marks of lanes."""
@@ -127,7 +133,7 @@ class Lane:
 
     def __init__(self, lane: str | None) -> None:
         self._lanes = {lane} if lane else {*LANES} - APART
-        self._also = frozenset(ON_KAFKA if lane == "kafka" else ())
+        self._also = AGAIN.get(lane or "", ())
         if lane == FAST:
             self._lanes = {"test"}
 
@@ -151,4 +157,6 @@ class Lane:
         return any(path.is_relative_to(root / place) for place in self._also)
 
     def _takes_case(self, item: pytest.Item) -> bool:
-        return self._takes(item.path, item.config.rootpath) and lane_of(item) in ("test", "promises")
+        if not self._takes(item.path, item.config.rootpath) or item.get_closest_marker("double") is not None:
+            return False
+        return lane_of(item) in ("test", "promises")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -118,7 +119,10 @@ def _outcome(status: JobStatus, reported: bool = False) -> list[RenderableType]:
     model = shown(status.output)
     if status.kind == "train":
         parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
-        parts.append(Text.assemble(("next    ", "dim"), f"essp predict {_PREDICTED[status.unit]} --model {model}"))
+        classify = f"essp predict {_PREDICTED[status.unit]} --model {model}"
+        if find_spec("torch") is None:  # as in the image for commands
+            classify = f"a job with predictor: {{model: {model}/model}} classifies new videos"
+        parts.append(Text.assemble(("next    ", "dim"), classify))
         if not reported:
             parts.append(Text.assemble(("report  ", "dim"), f"essp report {model}"))
     else:

@@ -22,6 +22,10 @@ class StoreRefuses(ConfigError):
     """The store would refuse any request: its credentials or its address are wrong, not a single object."""
 
 
+class NoBucket(StoreRefuses):
+    """The bucket does not exist, or not at present."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What a store knows about an object without reading it."""

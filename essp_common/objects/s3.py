@@ -53,7 +53,7 @@ from botocore.parsers import ResponseParserError
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, StorageFull, Unavailable
 from essp_common.objects.keys import checked, is_key
-from essp_common.objects.port import ObjectInfo, StoreRefuses
+from essp_common.objects.port import NoBucket, ObjectInfo, StoreRefuses
 from essp_common.objects.ranged import RangedFile
 from essp_common.objects.writes import Writes
 from essp_common.runtime.addresses import shown_address, without_secrets
@@ -410,7 +410,7 @@ class S3Store:
         if code == "NoSuchBucket":
             endpoint = shown_address(self._client.meta.endpoint_url)
             remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"
-            return self._refuses(f"{where}: there is no bucket {self._bucket}; {remedy}")
+            return self._refuses(f"{where}: there is no bucket {self._bucket}; {remedy}", NoBucket)
         if code in _UNKNOWN or status == 401:
             return self._refuses(
                 f"{where}: {code}; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that "
@@ -437,9 +437,9 @@ class S3Store:
             return Unavailable(f"{where}: {without_secrets(str(error))}")
         return PermanentError(f"{where}: {without_secrets(str(error))}")
 
-    def _refuses(self, words: str) -> EsspError:
+    def _refuses(self, words: str, kind: type[StoreRefuses] = StoreRefuses) -> EsspError:
         """Return the error for refused access: permanent, or one to wait for if the store has worked before."""
-        return Unavailable(words, _RENEWED_RETRY_S) if self._worked.is_set() else StoreRefuses(words)
+        return Unavailable(words, _RENEWED_RETRY_S) if self._worked.is_set() else kind(words)
 
 
 def _etag(answer: Any) -> str:

@@ -35,7 +35,7 @@ LogFormat = Literal["auto", "text", "json"]
 ABOUT = ("job_id", "seed_id", "unit_id", "epoch", "attempt")
 """Fields for the subject of a line."""
 
-_CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
+_CHATTY = ("kafka", "kubernetes", "leaderelection", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
 """Libraries whose INFO messages do not help users of ESSP."""
 
 _HALF = re.compile("[\ud800-\udfff]")

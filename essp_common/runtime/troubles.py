@@ -19,6 +19,7 @@ class Kind(StrEnum):
     UNASSIGNED = "unassigned"
     NO_WORKERS = "no-workers"
     CRASHING = "crashing"
+    HELD_UP = "held-up"
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
     BUS_REFUSES = "bus-refuses"
@@ -42,6 +43,8 @@ MEANINGS: Mapping[Kind, str] = {
     "log, and restart it or the workers",
     Kind.NO_WORKERS: "work waits for a pool that has no running worker; start one, or see why none starts",
     Kind.CRASHING: "workers end as soon as they are started; their logs say why",
+    Kind.HELD_UP: "workers that work waits for are not created, not placed, or on a node that does not answer; the "
+    "line says why",
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; check its log, its disk and its "
     "replicas",

@@ -184,9 +184,12 @@ def kubernetes_api() -> ApiClient:
     from kubernetes import client, config
 
     try:
-        config.load_config()
-    except config.ConfigException as error:
-        raise ConfigError(f"no Kubernetes cluster is configured: {error}", code="missing") from error
+        config.load_incluster_config()
+    except config.ConfigException:  # `load_config` would print that, between lines of JSON
+        try:
+            config.load_kube_config()
+        except config.ConfigException as error:
+            raise ConfigError(f"no Kubernetes cluster is configured: {error}", code="missing") from error
     return client.ApiClient()
 
 

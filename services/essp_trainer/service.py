@@ -27,10 +27,11 @@ from essp_common import topics
 from essp_common.artifacts.checkpoint import Found
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.staging import parse_burst
-from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
+from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError, Unavailable
 from essp_common.job.position import Position
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
 from essp_common.messages.snapshot import completed
+from essp_common.objects.port import NoBucket
 from essp_common.pb.v1.messages_pb2 import Change, Control, Progress, TrainerLeft
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -143,6 +144,10 @@ class Trainer:
                 raise
             log.warning("%s: left without a checkpoint: %s", self.name, error)
             return goes_on
+        except NoBucket as error:
+            # The master has written there, so the bucket is gone for a while: this process has started meanwhile.
+            reporter.trouble(f"{error}; the training starts again until the bucket is there")
+            raise Unavailable(str(error)) from error
         except torch.AcceleratorError as error:
             raise DeviceLost(
                 f"the GPU failed ({error}); start the trainer again, and it resumes from its last checkpoint"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import APART, FAST, FOLDERS, LANES, ON_KAFKA, across, often, one_of_each
+from tests.lanes import AGAIN, APART, FAST, FOLDERS, LANES, across, often, one_of_each
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,18 +41,27 @@ def test_fault(): pass
 @pytest.mark.lane("test")
 def test_kill(): pass
 """
+DRIVER = """
+import pytest
+def test_pods(): pass
+@pytest.mark.double
+def test_fiat(): pass
+"""
 ELSEWHERE = {
     "unit": UNIT,
+    "unit/essp_master/kubernetes": DRIVER,
     "faults": FAULTS,
+    "cluster": "def test_chart(): pass",
     "gpu": "def test_cuda(): pass",
     "kafka": "def test_leader(): pass",
     "soak": "def test_long(): pass",
 }
 OF_LANE = {
-    "test": {"test_new", "test_seed[1]", "test_kill"},
-    FAST: {"test_new", "test_seed[1]", "test_kill"},  # less those that start a process
+    "test": {"test_new", "test_seed[1]", "test_kill", "test_pods", "test_fiat"},
+    FAST: {"test_new", "test_seed[1]", "test_kill", "test_pods", "test_fiat"},  # less those that start a process
     "promises": {"test_deployed", "test_point[1]", "test_fault", "test_long"},
     "long": {"test_seed[2]", "test_point[2]"},
+    "cluster": {"test_chart", "test_pods"},
     "gpu": {"test_cuda"},
     "kafka": {"test_leader", "test_fault", "test_kill", "test_long"},
 }
@@ -65,7 +74,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(CONFTEST.format(root=str(ROOT)))
     for folder, text in ELSEWHERE.items():
         (pytester.path / "tests" / folder).mkdir(parents=True)
-        (pytester.path / "tests" / folder / f"test_in_{folder}.py").write_text(text, encoding="utf-8")
+        (pytester.path / "tests" / folder / f"test_in_{Path(folder).name}.py").write_text(text, encoding="utf-8")
     return pytester
 
 
@@ -119,7 +128,7 @@ def test_the_first_cases_of_a_product_have_each_value_and_each_pair() -> None:
 
 def test_folders_of_lanes_exist() -> None:
     assert [folder for folder in FOLDERS if not (ROOT / folder).is_dir()] == []
-    assert [place for place in ON_KAFKA if not (ROOT / place).exists()] == []
+    assert [place for places in AGAIN.values() for place in places if not (ROOT / place).exists()] == []
 
 
 def test_marks_of_lanes_are_where_they_are_looked_for() -> None:

@@ -73,7 +73,7 @@ def test_pythons_are_the_same_everywhere() -> None:
 def test_workflows_call_verbs_that_exist_and_name_actions_exactly() -> None:
     """An action named by a branch, or by a major version alone, may change under a release."""
     verbs = set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.MULTILINE))
-    for path in (ROOT / ".github" / "workflows").glob("*.yaml"):
+    for path in (ROOT / ".github" / "workflows").glob("*.y*ml"):
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert workflow["permissions"] == {"contents": "read"}, path.name
         for job in workflow["jobs"].values():

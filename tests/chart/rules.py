@@ -89,7 +89,9 @@ def probed(objects: list[Object]) -> list[str]:
             continue
         container = container_of(workload)
         ports = {port["name"] for port in container["ports"]}
-        for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        # A master that answers is of use, whatever keeps it from working: people ask it what that is.
+        ready = "/livez" if labels["app.kubernetes.io/component"] == "master" else "/readyz"
+        for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", ready)):
             asked = container.get(probe, {}).get("httpGet", {})
             if asked.get("path") != path or asked.get("port") not in ports:
                 found.append(f"{labels['essp.dev/pool']}: {probe}")

@@ -162,10 +162,21 @@ def test_registered_extractors_are_held_where_the_chart_runs_none(helm: Helm) ->
 
 def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:
     objects = helm.render()
-    policy = named(objects, "NetworkPolicy", "essp-task")["metadata"]["annotations"]
+    policy = named(objects, "NetworkPolicy", "essp-setup")["metadata"]["annotations"]
     job = named(objects, "Job", "essp-setup")["metadata"]["annotations"]
     assert policy["helm.sh/hook"] == job["helm.sh/hook"]
     assert int(policy["helm.sh/hook-weight"]) < int(job.get("helm.sh/hook-weight", 0))
+    lasting = named(objects, "NetworkPolicy", "essp-tasks")
+    assert lasting["spec"] == named(objects, "NetworkPolicy", "essp-setup")["spec"]
+    assert "annotations" not in lasting["metadata"], "it goes with the release"
+
+
+def test_what_runs_before_the_release_leaves_nothing_behind(helm: Helm) -> None:
+    """But a job that has failed, with its log."""
+    for made in helm.render(CASES[0]):
+        annotations = made["metadata"].get("annotations", {})
+        if "pre-install" in annotations.get("helm.sh/hook", ""):
+            assert "hook-succeeded" in annotations["helm.sh/hook-delete-policy"], made["metadata"]["name"]
 
 
 def test_a_hole_is_noticed(helm: Helm) -> None:

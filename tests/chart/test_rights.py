@@ -32,7 +32,8 @@ LEASES = {
     ("coordination.k8s.io", "leases", "get", "essp-master"),
     ("coordination.k8s.io", "leases", "update", "essp-master"),
 }
-LOOKING = {("apps", "deployments", verb, "") for verb in ("list", "watch")} | {("", "events", "create", "")}
+LOOKING = {("apps", "deployments", verb, "") for verb in ("list", "watch")}
+LOOKING |= {("", "events", verb, "") for verb in ("create", "list")}
 SCALING = LOOKING | {
     ("apps", "deployments/scale", "patch", ""),
     ("", "pods", "list", ""),

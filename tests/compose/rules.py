@@ -41,7 +41,7 @@ CLIENT_VARIABLES = {"ESSP_SERVER", "ESSP_API_TOKEN"}
 WRITES_ITS_ROOT = {"kafka"}
 SERVERS = ("kafka", "redis", "s3")
 SCALED = ("decoder", "extractor", "aggregator", "predictor")
-_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?P<also_if_empty>:)?(-(?P<default>[^}]*))?\}")
 
 
 @cache

@@ -15,6 +15,11 @@ export COMPOSE_PROJECT_NAME=essp-test ESSP_API_PORT=${ESSP_API_PORT:-18080} ESSP
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 images="essp-master:$version essp-video:$version essp-trainer:$version-cpu"
 
+say "the file and its overrides"
+for more in "" "-f docker-compose.dev.yml" "-f docker-compose.gpu.yml"; do
+    compose -f docker-compose.yml $more config --quiet
+done
+
 say "images"
 docker image ls --format 'table {{.Repository}}\t{{.Tag}}\t{{.Size}}' | grep -E 'REPOSITORY|^essp-'
 for image in $images; do

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.compose import rules
 from tests.compose.rules import ROOT, RULES, Compose, Rule, load
@@ -85,7 +88,8 @@ def test_rule_notices(rule: Rule, damage: Callable[[Compose], None], said: str) 
 
 
 def test_every_variable_is_documented_with_its_default() -> None:
-    used = rules.variables((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    files = [ROOT / name for name in ("docker-compose.yml", "docker-compose.gpu.yml")]
+    used = rules.variables("".join(file.read_text(encoding="utf-8") for file in files))
     lines = (ROOT / "docker" / "env.example").read_text(encoding="utf-8").splitlines()
     told = dict(
         line.lstrip("# ").split("=", 1) for line in lines if "=" in line and " " not in line.partition("=")[0][2:]
@@ -94,6 +98,51 @@ def test_every_variable_is_documented_with_its_default() -> None:
     assert {name: told[name] for name in used if name != "ESSP_VIDEOS"} == {
         name: default for name, default in used.items() if name != "ESSP_VIDEOS"
     }
+
+
+def test_code_under_edit_is_that_of_all_packages_in_every_service_of_ours() -> None:
+    """Read-only, and a change restarts the service that it is of."""
+    override = read("docker-compose.dev.yml")["services"]
+    ours = {name for name, service in load()["services"].items() if rules.is_essp(service)}
+    assert override.keys() == ours
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["check-wheel-contents"]
+    for name, service in override.items():
+        mounts = {
+            target: source for source, target, mode in (it.split(":") for it in service["volumes"]) if mode == "ro"
+        }
+        assert len(mounts) == len(service["volumes"])
+        assert {Path(target).name for target in mounts} == {*packages["toplevel"]}
+        for target, source in mounts.items():
+            assert (ROOT / source / "__init__.py").exists()
+            assert Path(target).parent == Path("/opt/essp/lib/python3.11/site-packages")
+            assert Path(source).name == Path(target).name
+        watched = [watch["path"] for watch in service.get("develop", {}).get("watch", ())]
+        assert [path for path in watched if path not in mounts.values()] == []
+        assert bool(watched) is (load()["services"][name].get("restart") != "no")
+
+
+def test_gpus_go_to_who_uses_them_with_an_image_that_can() -> None:
+    override = read("docker-compose.gpu.yml")["services"]
+    trains = {
+        name for name, service in load()["services"].items() if rules.command_of(service) in ("trainer", "predictor")
+    }
+    assert override.keys() == trains
+    for service in override.values():
+        assert service["image"] == f"essp-trainer:{rules.version()}-cuda"
+        assert service["build"]["target"] == "torch-cuda"
+        assert service["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+
+
+def read(name: str) -> Compose:
+    found: Compose = yaml.safe_load(rules.interpolated((ROOT / name).read_text(encoding="utf-8")))
+    return found
+
+
+def test_an_empty_secret_is_not_replaced_by_one_that_everybody_knows() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    for name in ("ESSP_API_TOKEN", "ESSP_S3_USER", "ESSP_S3_PASSWORD"):
+        assert f"${{{name}-" in text
+        assert f"${{{name}:-" not in text
 
 
 def test_scripts_are_sound() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from essp.servers.servers import S3Server
 from essp_common.errors import ConfigError, NotFound, Unavailable
-from essp_common.objects.port import ObjectStore, StoreRefuses
+from essp_common.objects.port import NoBucket, ObjectStore, StoreRefuses
 from essp_common.objects.s3 import S3Store
 from essp_common.wiring import open_store
 from tests.conftest import BUCKET
@@ -74,7 +74,7 @@ def test_a_bucket_that_vanishes_is_not_taken_for_missing_objects(s3_server: S3Se
     for call in CALLS:
         with pytest.raises(Unavailable, match=f"there is no bucket {bucket}; create it: aws s3 mb"):
             call(store)
-    with pytest.raises(ConfigError, match=f"there is no bucket {bucket}; create it"):
+    with pytest.raises(NoBucket, match=f"there is no bucket {bucket}; create it"):
         open_store(s3_server.store(bucket)).head("a")
     assert store.create_bucket()
     for call in CALLS:

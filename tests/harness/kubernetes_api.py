@@ -5,8 +5,8 @@ there), list by labels, get, replace (409 for a stale `resourceVersion`), JSON p
 with all that the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone. Lists of
 deployments, jobs and pods can be watched from a version on: changes in their order, with bookmarks for whoever wants
 them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the
-connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched. Most
-tests that use it run against a real cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
+connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched.
+`make test-cluster` runs the tests that use it on a real API server as well (`kubernetes_real.py`).
 
 It says of itself what `helm upgrade` asks (`_KINDS`).
 
@@ -192,27 +192,29 @@ class Cluster:
                     labels = body["spec"]["template"]["metadata"]["labels"] | ({_OWNER: name} if kind == "jobs" else {})
                     made, placed = min(wanted, quota), min(wanted, quota, room)
                     for number in range(made):
-                        status = _status_of_pod(number < placed, broken)
+                        status = status_of_pod(number < placed, broken)
                         self.put("pods", {"metadata": {"name": f"{name}-{number}", "labels": labels}, "status": status})
                     ready = 0 if broken else placed
                     body["status"] = {"readyReplicas": ready} if kind == "deployments" else {"ready": ready}
                     if kind == "deployments" and made < wanted:
                         body["status"]["conditions"] = [_over_quota(quota)]
+                    if kind == "jobs" and made < wanted:
+                        self.put("events", _refused_pod(body, quota))
                     quota, room = quota - made, room - placed
                     self.put(kind, body)
+
+    def end_job(self, name: str, kind: str, reason: str, message: str) -> None:
+        """Have a Job end, as its controller says it."""
+        condition = {"type": kind, "status": "True", "reason": reason, "message": message}
+        self.put("jobs", copy.deepcopy(self.objects["jobs", name]) | {"status": {"conditions": [condition]}})
 
     # --- what clients ask ---
 
     def answer(self, method: str, url: str, body: Any) -> Object:
         """One request."""
         parts = urlsplit(url)
+        self.note(method, url)
         with self.lock:
-            self.requests.append((method, parts.path))
-            if method in ("POST", "PUT", "PATCH"):
-                self.writers.add(dict(parse_qsl(parts.query)).get("fieldManager", ""))
-            self.lock.wait_for(lambda: not self.hanging)
-            if self._outage:
-                raise Refusal(503, "ServiceUnavailable")
             if (known := _discovered(parts.path)) is not None:
                 return known
             match = _PATH.fullmatch(parts.path)
@@ -228,6 +230,17 @@ class Cluster:
             if method == "DELETE":
                 return self._end(kind, name, found, body or query)
             return copy.deepcopy(self._one(method, kind, name, part, found, body))
+
+    def note(self, method: str, url: str) -> None:
+        """A request has come. Raises `Refusal` during an outage."""
+        parts = urlsplit(url)
+        with self.lock:
+            self.requests.append((method, parts.path))
+            if method in ("POST", "PUT", "PATCH"):
+                self.writers.add(dict(parse_qsl(parts.query)).get("fieldManager", ""))
+            self.lock.wait_for(lambda: not self.hanging)
+            if self._outage:
+                raise Refusal(503, "ServiceUnavailable")
 
     def watch(self, path: str, query: dict[str, str]) -> Generator[Object]:
         """First an empty event, or `Refusal`; then those of the watch, as they happen."""
@@ -269,8 +282,8 @@ class Cluster:
         """`options`: of the body; those of the query count only where there is none, as the API server has it."""
         uid, policy = options.get("preconditions", {}).get("uid"), options.get("propagationPolicy", "Background")
         if uid not in (None, found["metadata"]["uid"]):
-            there = f"UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}"
-            raise Refusal(409, "Conflict", f"Precondition failed: {there}")
+            there = f"({uid}) does not match the UID in record ({found['metadata']['uid']})"
+            raise Refusal(409, "Conflict", f"Operation cannot be fulfilled: the UID in the precondition {there}")
         if kind == "jobs" and policy == "Foreground" and self._pods_of(name):
             return self.put(kind, _merged(found, {"metadata": {"deletionTimestamp": _NOW}}))
         self.delete(kind, name)
@@ -327,8 +340,8 @@ class Cluster:
 class ApiServer:
     """A cluster over HTTP, from `with` to its end."""
 
-    def __init__(self) -> None:
-        self.cluster = Cluster()
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster = cluster or Cluster()
         self._server = ClosingHTTPServer(("127.0.0.1", 0), _handler(self.cluster))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="kubernetes-api")
         self._clients: list[client.ApiClient] = []
@@ -435,17 +448,27 @@ def _discovered(path: str) -> Object | None:
 
 
 def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
-    """`a=b` and `a` (there is one of that name), joined by commas."""
+    """Of labels: `a=b` and `a` (there is one of that name), joined by commas; of fields `a.b=c`."""
     terms = [term.partition("=") for term in query.get("labelSelector", "").split(",") if term]
+    fields = [term.partition("=") for term in query.get("fieldSelector", "").split(",") if term]
 
     def chosen(body: Object) -> bool:
         labels = body["metadata"].get("labels") or {}
-        return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms)
+        return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms) and all(
+            _field(body, name) == value for name, _, value in fields
+        )
 
     return chosen
 
 
-def _status_of_pod(placed: bool, broken: str) -> Object:
+def _field(body: Any, path: str) -> Any:
+    """What an object has at `a.b`."""
+    for part in path.split("."):
+        body = (body or {}).get(part)
+    return body
+
+
+def status_of_pod(placed: bool, broken: str) -> Object:
     """As the scheduler and a kubelet write it."""
     if not placed:
         message = "0/3 nodes are available: 3 Insufficient cpu."
@@ -459,10 +482,24 @@ def _status_of_pod(placed: bool, broken: str) -> Object:
 
 def _over_quota(quota: int) -> Object:
     """The condition that a Deployment shows when its pods are refused."""
-    message = (
-        f'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods={quota}, limited: pods={quota}'
-    )
-    return {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    return {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": _beyond(quota)}
+
+
+def _refused_pod(job: Object, quota: int) -> Object:
+    """The event of a Job whose pods are refused; its status does not tell."""
+    name = job["metadata"]["name"]
+    about = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+    said = {"type": "Warning", "reason": "FailedCreate", "message": _beyond(quota), "lastTimestamp": _NOW}
+    return {
+        "metadata": {"name": f"{name}.1"},
+        "involvedObject": about,
+        "source": {"component": "job-controller"},
+        **said,
+    }
+
+
+def _beyond(quota: int) -> str:
+    return f'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods={quota}, limited: pods={quota}'
 
 
 def _scale(body: Object) -> Object:

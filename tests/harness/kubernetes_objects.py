@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from essp_master.pools.port import PoolSize
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.waiting import until
 
-NAMESPACE = os.environ.get("ESSP_TEST_NAMESPACE", "essp-test")
+NAMESPACE = "essp-test"
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH = ExtractorRow(
     name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)), min=2, resources=Resources(cpu="2", gpus=1)
@@ -35,6 +34,7 @@ def template(kind: str) -> str:
     pod = {
         "metadata": {"labels": {"essp.dev/pool": "REGISTERED"}},
         "spec": {
+            "schedulerName": "tests",
             "securityContext": {"runAsNonRoot": True},
             "containers": [{"name": "worker", "image": "none", "env": [{"name": "ESSP_BUS", "value": "kafka://k"}]}],
         },
@@ -91,9 +91,13 @@ def job_of(api: client.ApiClient, name: str = DEMO_RGB) -> Any:
 
 def ended(cluster: Cluster, kind: str, reason: str, message: str) -> None:
     """Have the training's Job end."""
-    body = copy.deepcopy(cluster.objects["jobs", DEMO_RGB])
-    body["status"] = {"conditions": [{"type": kind, "status": "True", "reason": reason, "message": message}]}
-    cluster.put("jobs", body)
+    cluster.end_job(DEMO_RGB, kind, reason, message)
+
+
+def told(cluster: Cluster) -> list[dict[str, Any]]:
+    """The events that the master has recorded."""
+    events = [cluster.objects["events", name] for name in cluster.names("events")]
+    return [event for event in events if event["source"].get("component") == "essp-master"]
 
 
 def repaired(driver: KubernetesDriver, condition: Callable[[], bool]) -> None:

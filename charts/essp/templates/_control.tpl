@@ -8,6 +8,7 @@ What the master may do in the cluster, and the contract that it relies on (servi
   annotation controller.kubernetes.io/pod-deletion-cost      set by the master on pods, so that idle ones go first
   label      app.kubernetes.io/instance   ESSP_RELEASE: the master does not touch pools and trainers of other releases
   label      essp.dev/training            set by the master on the Jobs of trainers that it starts
+  label      essp.dev/job, essp.dev/trainer    set by the master on the same and on their pods, for users
   annotation essp.dev/made-of             set by the master on the same, and on Deployments of registered extractors: a
              digest, which shows what has changed
   annotation essp.dev/ranks               set by the master on the same: the ranks of the training, by which its successor

@@ -78,6 +78,8 @@ spec:
         - {name: metrics, containerPort: {{ include "essp.metricsPort" . }}}
         {{- end }}
       {{- include "essp.probes" . | nindent 6 }}
+      # The last line of the log is the reason that the master, and `kubectl describe`, give for an end in an error.
+      terminationMessagePolicy: FallbackToLogsOnError
       {{- include "essp.containerSecurity" $root | nindent 6 }}
       resources:
         {{- include "essp.resources" . | nindent 8 }}
@@ -239,8 +241,10 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{/*
-Alive is who answers; a broker that is away must not restart every worker. Ready is who takes work. A start may take
-a minute, since it waits for the servers.
+Alive is who answers; a broker that is away must not restart every worker. Ready is who takes work, and of masters who
+answers: a standby forwards to the leader, and a leader that is kept from working is asked why. So its Service never
+sends a caller to one that does not listen yet, and a drain never takes the leader because its broker is slow. A start
+may take a minute, since it waits for the servers.
 */}}
 {{- define "essp.probes" -}}
 {{- $port := ternary "http" "metrics" (eq .pool.service "master") -}}
@@ -260,7 +264,7 @@ livenessProbe:
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ $port }}}
+  httpGet: {path: {{ ternary "/livez" "/readyz" (eq .pool.service "master") }}, port: {{ $port }}}
   periodSeconds: 5
   timeoutSeconds: 3
 {{- end -}}

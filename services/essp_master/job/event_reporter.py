@@ -26,7 +26,6 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
-from essp_common.runtime.troubles import Kind
 from essp_engine.planning.phases import Phases
 from essp_engine.seeding.instructions import CompleteJob, FinishPhase, Instruction
 from essp_master.job.activity import purpose_name
@@ -123,9 +122,9 @@ class EventReporter:
         )
 
     @property
-    def crashing(self) -> tuple[Condition, ...]:
-        """Crash conditions of pools and of this job's trainers."""
-        return tuple(it for it in self._told.values() if it.kind is Kind.CRASHING)
+    def conditions(self) -> tuple[Condition, ...]:
+        """The present conditions of pools, of the master, and of this job's trainers."""
+        return tuple(self._told.values())
 
     def hindered(self, present: Iterable[Condition]) -> None:
         """Update the present conditions: add an event for each new one and for each that is over."""

@@ -180,7 +180,7 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        if missing_ok and (error.status == 404 or "Precondition failed" in _said(error)):
+        if missing_ok and (error.status == 404 or _names_another(error)):
             return
         if error.status == _GONE:
             raise Expired(str(error.reason)) from error
@@ -193,6 +193,11 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
         raise CannotNow(f"Kubernetes answers {error.status} {error.reason}: {_said(error)}") from error
     except HTTPError as error:
         raise Unavailable(f"the Kubernetes API does not answer: {error}") from error
+
+
+def _names_another(error: ApiException) -> bool:
+    """Whether the request named another object's uid, of which the API server speaks in several ways."""
+    return error.status == 409 and "precondition" in _said(error).lower()
 
 
 def _said(error: ApiException) -> str:

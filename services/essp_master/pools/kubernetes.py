@@ -20,6 +20,9 @@ A master that takes over finds the objects that the previous one created: traine
 no longer belong to a job or a registration are removed. A ConfigMap of the release owns all of them, so Kubernetes
 removes them together with the release.
 
+A training's Job that has ended stays when the training is over, so that `kubectl get jobs` and `kubectl logs` show
+it, until its `ttlSecondsAfterFinished` is over or the training runs again.
+
 No object is deleted or changed because of its name alone: its labels must say that the master created it for this
 release, and a deletion names the object's uid, so an object of the same name that was created in the meantime stays.
 """
@@ -40,7 +43,7 @@ from kubernetes import client
 
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Subject
+from essp_common.runtime.conditions import Lasting, Subject
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
@@ -57,7 +60,7 @@ from essp_master.pools.manifests import (
     training_job,
     training_name,
 )
-from essp_master.pools.pod_trouble import shortage_of, trouble_of
+from essp_master.pools.pod_trouble import shortage_of, trouble_of, untold
 from essp_master.pools.port import CannotNow, PlatformRefuses, PoolSize, TrainingKey
 
 POOL = "essp.dev/pool"
@@ -77,6 +80,8 @@ never restarted, so the Job is created again."""
 _LOOK_AT_ALL_S = 15.0
 """Interval at which pods are inspected even of pools that are fully up: a pod that keeps ending and restarting is up
 most of the time."""
+_PASSES_S = 20.0
+"""Pods that are created and placed within this time were not held up."""
 _WRITES: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "field_manager": MASTER}
 """Options of each request that changes something. They name the writer, for users who find another owner of an object
 that they want to change."""
@@ -161,10 +166,16 @@ class KubernetesDriver:
         self._extractors: dict[str, _Extractor] = {}
         """By pool."""
         self._lock = threading.RLock()
+        self._released: set[str] = set()
+        """Uids of ended Jobs whose training is over: they stay, with the logs of their pods, until their time to live
+        is over, or until the training runs again."""
         self._crashing: dict[str, str] = {}
         """Pools whose pods did not stay up at the last inspection, with the reason."""
         self._short: dict[str, str] = {}
         """Pools with pods that were not created or not scheduled at the last inspection, with the reason."""
+        self._idle: Set[str] = set()
+        """Pools that do no work at all at the last inspection, and trainings that lack a pod."""
+        self._lasting = Lasting(_PASSES_S, clock)
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
         self._jobs = Informer("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
@@ -239,11 +250,10 @@ class KubernetesDriver:
             self._record(self._deployment(pool) or next(jobs, None), sentence, "Normal")
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Return the pools whose pods do not stay up, and the training runs whose Job has failed."""
-        jobs = self._jobs.objects().values() if self._trains else ()
+        """Return the pools whose pods do not stay up or do not come up, and the training runs whose Job has failed."""
         failed = {
             _work(job): f"Job {job.metadata.name} has failed: {why}; see its pods' logs, and delete it to try again"
-            for job in jobs
+            for job in self._current_jobs()
             if (why := _conditions(job).get("Failed"))
         }
         half_done = {
@@ -251,7 +261,11 @@ class KubernetesDriver:
             for job in self._running_jobs()
             if (training := self._trainers.get(job.metadata.labels[TRAINING])) and training.half_done_s is not None
         }
-        return {(Kind.CRASHING, pool): words for pool, words in (self._crashing | half_done | failed).items()}
+        crashing = self._crashing | half_done | failed
+        short = {pool: why for pool, why in self._short.items() if pool in self._idle and pool not in crashing}
+        return {(Kind.CRASHING, pool): words for pool, words in crashing.items()} | self._lasting.of(
+            {(Kind.HELD_UP, pool): words for pool, words in short.items()}
+        )
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Ensure a Deployment for the feature."""
@@ -287,10 +301,9 @@ class KubernetesDriver:
 
     def trainings(self) -> Mapping[TrainingKey, int]:
         """Return the ranks of the training runs that have a Job, whichever master created it."""
-        jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job)): int((job.metadata.annotations or {}).get(RANKS, job.spec.parallelism or 1))
-            for job in jobs
+            for job in self._current_jobs()
             if job.metadata.deletion_timestamp is None and ids.is_training(_work(job))
         }
 
@@ -359,17 +372,20 @@ class KubernetesDriver:
 
     def _with_condition(self, condition: str) -> Set[TrainingKey]:
         """Return the training runs whose Job has this condition and is not being deleted."""
-        jobs = self._jobs.objects().values() if self._trains else ()
         return {
             ids.training_of(_work(job))
-            for job in jobs
+            for job in self._current_jobs()
             if job.metadata.deletion_timestamp is None and condition in _conditions(job) and ids.is_training(_work(job))
         }
 
+    def _current_jobs(self) -> list[Any]:
+        """Return the Jobs of training runs that are not over."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        return [job for job in jobs if job.metadata.uid not in self._released]
+
     def _running_jobs(self) -> list[Any]:
         """Return the Jobs of training runs that have not ended."""
-        jobs = self._jobs.objects().values() if self._trains else ()
-        return [job for job in jobs if not _ended(job)]
+        return [job for job in self._current_jobs() if not _ended(job)]
 
     def _look_at_pods(self) -> None:
         """Find out why pods are missing or do not stay up, in pools and training runs that are not complete."""
@@ -388,28 +404,46 @@ class KubernetesDriver:
         for workload in (*deployments, *jobs) if look_at_all else lacking:
             with suppress(PermanentError):  # no right to read pods
                 pods, pool = self._pods(workload), _work(workload)
-                crashing[pool] = trouble_of(pods, now, _resources_of(pool), pool in lacks)
+                told = self._told(untold(workload, pods, now)) if pool in lacks else {}
+                crashing[pool] = trouble_of(pods, now, _resources_of(pool), pool in lacks, told)
                 if pool in lacks:
-                    short[pool] = shortage_of(workload, pods)
+                    short[pool] = shortage_of(workload, pods, now, told)
         for pool, why in crashing.items():
             if why and why != self._crashing.get(pool) and ids.is_training(pool):
                 self._record(next(job for job in jobs if _work(job) == pool), why, "Warning")
+        self._idle = {_work(it) for it in lacking if not getattr(it.status, "ready_replicas", None)}
         self._crashing = {pool: why for pool, why in crashing.items() if why}
         self._short = {pool: why for pool, why in short.items() if why}
 
     def _pods(self, workload: Any) -> Sequence[Any]:
-        """Return the pods of a Deployment or a Job that are not being deleted."""
+        """Return the pods of a Deployment or a Job, including those that are being deleted."""
         labels = workload.spec.selector.match_labels if workload.spec.selector else {_JOB: workload.metadata.name}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with answers():
             pods: Sequence[Any] = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=TIMEOUT_S
             ).items
-        return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+        return pods
+
+    def _told(self, uids: Sequence[str]) -> dict[str, str]:
+        """Return the newest warning that Kubernetes has about each of these objects."""
+        found: dict[str, str] = {}
+        for uid in uids:
+            with suppress(PermanentError), answers():  # no right to read events
+                events = self._core.list_namespaced_event(
+                    self._namespace,
+                    field_selector=f"involvedObject.uid={uid},type=Warning",
+                    _request_timeout=TIMEOUT_S,
+                ).items
+                warnings = [event for event in events if event.source is None or event.source.component != MASTER]
+                if warnings:
+                    newest = max(warnings, key=lambda event: event.last_timestamp or event.metadata.creation_timestamp)
+                    found[uid] = f"{newest.reason}: {newest.message}"
+        return found
 
     def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
         """Set the deletion cost of each pod: low for the workers that should leave."""
-        pods = self._pods(deployment)
+        pods = [pod for pod in self._pods(deployment) if pod.metadata.deletion_timestamp is None]
         # a worker is named after its host, with a suffix
         named = {worker.rpartition("-")[0] for worker in leaving}
         for pod in pods:
@@ -453,7 +487,11 @@ class KubernetesDriver:
                 return self._create(name, training)
             del self._trainers[name]
             return ""
-        if not training.wanted or _differs(job, training.body):
+        if not training.wanted and _ended(job):
+            self._released.add(job.metadata.uid)
+            del self._trainers[name]
+            return ""
+        if not training.wanted or _differs(job, training.body) or job.metadata.uid in self._released:
             self._delete(job)
             return ""
         training.there = True
@@ -491,13 +529,16 @@ class KubernetesDriver:
         return f"the Job of training {name} was gone and is made again" if gone else ""
 
     def _delete_unseen(self, name: str) -> None:
-        """Delete a training's Job even if the watch has not shown it yet."""
+        """Delete a training's Job even if the watch has not shown it yet. One that has ended stays."""
         with answers():
             jobs = self._batch.list_namespaced_job(
                 self._namespace, label_selector=self._ours(f"{TRAINING}={name}"), _request_timeout=TIMEOUT_S
             ).items
         for job in jobs:
-            self._delete(job)
+            if _ended(job):
+                self._released.add(job.metadata.uid)
+            else:
+                self._delete(job)
 
     def _delete(self, job: Any) -> None:
         """Delete a training's Job: exactly this one, and not a later one with the same name."""

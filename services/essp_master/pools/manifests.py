@@ -19,6 +19,8 @@ from essp_engine.registrations import ExtractorRow, Resources, TrainerRow
 
 WORK = "essp.dev/work"
 TRAINING = "essp.dev/training"
+JOB, TRAINER = "essp.dev/job", "essp.dev/trainer"
+"""Labels for users, on a training's Job and its pods: `kubectl logs --selector essp.dev/job=NAME`."""
 MADE_OF = "essp.dev/made-of"
 """A digest of what a Job, or a registered extractor's Deployment, was built from: it differs if the object should
 change."""
@@ -64,7 +66,9 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     annotations = metadata.setdefault("annotations", {})
     per_node = ranks_per_node(ranks, int(annotations.get(RANKS_PER_NODE, 1)))
     nodes = ranks // per_node
-    metadata.setdefault("labels", {})[TRAINING] = name
+    names = {JOB: job, TRAINER: trainer}
+    metadata.setdefault("labels", {}).update({TRAINING: name, **names})
+    spec["template"]["metadata"].setdefault("labels", {}).update(names)
     annotations |= {WORK: ids.trainer_pool(job, trainer), RANKS: str(ranks)}
     spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
     if "backoffLimit" in spec:

@@ -45,8 +45,11 @@ class PoolWatch:
         worker_registry: WorkerRegistry,
         own: Callable[[], Troubles] = dict,
         clock: Callable[[], float] = time.monotonic,
+        starts: bool = False,
     ) -> None:
-        """`own`: returns the troubles that the master itself has with the servers."""
+        """`own`: returns the troubles that the master itself has with the servers. `starts`: whether the platform
+        starts the workers, and not a person."""
+        self._starts = starts
         self._jobs = jobs
         self._registry = worker_registry
         self._own = own
@@ -81,10 +84,12 @@ class PoolWatch:
             last_s = max((heard[pool] for pool in heard if ids.serves(pool, made)), default=None)
             if now_s - max(since_s, self._hears_since_s, last_s or since_s) >= GONE_AFTER_S:
                 silent = "is up" if last_s is None else f"has reported for {now_s - last_s:.0f} s"
-                start = " ".join(("essp", *command_of(made)))
+                start = f"start one ({' '.join(('essp', *command_of(made)))}), or see"
+                if self._starts:
+                    start = "`essp pool ls` says what keeps it from being started; else see"
                 found[Kind.NO_WORKERS, made] = (
-                    f"{waits[made]}, and no worker of the pool {silent}; start one ({start}), or see in the logs why "
-                    "none starts, or why it does not reach the broker"
+                    f"{waits[made]}, and no worker of the pool {silent}; {start} in the logs why none starts, or why "
+                    "it does not reach the broker"
                 )
         return found
 

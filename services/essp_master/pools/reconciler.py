@@ -42,6 +42,8 @@ PERIOD_S = 10.0
 _SETTLE_S = 0.5
 """Changes come in bursts: one repair covers those within this time."""
 _KEPT = 2000
+_DEAF_S = 10.0
+"""A master that has read nothing for this long knows neither rates nor who is busy."""
 _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
 """Conditions of servers that all pools use."""
 
@@ -326,9 +328,11 @@ class Reconciler:
 
     def _hindered(self, pools: Iterable[str]) -> dict[str, str]:
         """Return the pools whose workers cannot work, with the reason. A server trouble of the master affects all of
-        them."""
+        them; it is a condition only after a while, but figures that do not change show it at once."""
         present = self._conditions()
-        shared = next((it.line for it in present if it.kind in _SHARED), "")
+        unread_s = self._clock() - self._registry.last_read(self._clock())
+        deaf = f"{ids.MASTER}: no reports were read for {unread_s:.0f} s" if unread_s >= _DEAF_S else ""
+        shared = next((it.line for it in present if it.kind in _SHARED), deaf)
         own = {it.subject: it.words for it in present if it.kind is not Kind.NO_WORKERS}
         return {pool: own.get(pool, shared) for pool in pools}
 

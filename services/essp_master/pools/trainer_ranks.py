@@ -87,7 +87,7 @@ class TrainerRanks:
         all jobs."""
         if self._adopted:
             return []
-        present = self._driver.trainings()
+        present, done = self._driver.trainings(), self._driver.done()
         self._out = {key for key in failed if key in rows}
         for key, ranks in present.items():
             if key not in self._out:
@@ -97,7 +97,7 @@ class TrainerRanks:
         self._adopted = True
         return [
             f"trainer {_name(key)} {'has no turn now' if key in known else 'is of no job any more'}; it ends"
-            for key in sorted(present.keys() - rows.keys())
+            for key in sorted(present.keys() - rows.keys() - failed - done)
         ]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:

@@ -8,8 +8,8 @@ never contradicts the figures next to it. It examines the flow from its end to i
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
 A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is claimed about unknown
-figures: a job that is not running has no bottleneck, nor has one whose workers have not reported anything. Workers that
-do not stay up are the bottleneck, whatever the figures say.
+figures: a job that is not running has no bottleneck, nor has one whose workers have not reported anything. A condition
+that stops the job (`hindrance.py`) is the bottleneck, whatever the figures say.
 """
 
 from __future__ import annotations
@@ -35,23 +35,21 @@ _BUSY, _IDLE = 0.85, 0.5
 _TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
 
 
-def bottleneck(
-    job: JobStatus, crashing: Condition | None = None, usage: Usage | None = None
-) -> BottleneckStatus | None:
-    """Return what limits the job; None if it does not run or nothing is known yet. `crashing`: workers that do not stay
-    up. `usage`: what the workers use."""
-    found = _bottleneck(job, crashing)
-    if found is None or usage is None or crashing is not None or job.awaits or _unmade(job) is not None:
+def bottleneck(job: JobStatus, stops: Condition | None = None, usage: Usage | None = None) -> BottleneckStatus | None:
+    """Return what limits the job; None if it does not run or nothing is known yet. `stops`: what keeps it from
+    working. `usage`: what the workers use."""
+    found = _bottleneck(job, stops)
+    if found is None or usage is None or stops is not None or job.awaits or _unmade(job) is not None:
         return found
     uses = _uses(job, found.part, usage)
     return found.model_copy(update={"words": f"{found.words} {uses}"}) if uses else found
 
 
-def _bottleneck(job: JobStatus, crashing: Condition | None) -> BottleneckStatus | None:
+def _bottleneck(job: JobStatus, stops: Condition | None) -> BottleneckStatus | None:
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
-    if crashing is not None:
-        return BottleneckStatus(part=_part(crashing.subject), words=f"{crashing.line}.")
+    if stops is not None:
+        return BottleneckStatus(part=_part(stops.subject), words=f"{stops.line}.")
     if job.awaits:
         words = f"The job begins when its workers are up; it waits for {workers_of(job.awaits)}."
         return BottleneckStatus(part=_part(job.awaits[0]), words=words)
@@ -195,5 +193,8 @@ def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckSt
 def _pool(pool: PoolStatus) -> str:
     kind, _, feature = pool.name.partition(".")
     who = f"The {kind}s" + (f" of {feature}" if feature else "")
+    if not pool.workers:
+        one = f"No {kind} of {feature}" if feature else f"No {kind}"
+        return f"{one} has made a clip lately: {counted(pool.queue, 'clip')} queued"
     cost = "" if pool.seconds_per_clip is None else f" that take {1000 * pool.seconds_per_clip:.1f} ms a clip"
     return f"{who} limit the rate: {counted(pool.queue, 'clip')} queued at {counted(pool.workers, 'worker')}{cost}"

@@ -21,6 +21,7 @@ from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
 from essp_master.status.bottleneck import bottleneck
 from essp_master.status.headline import headline, losses
+from essp_master.status.hindrance import hindrance_of, stopped_by
 
 _ENDS = {
     Control.STOP: JobState.STOPPED,
@@ -35,12 +36,12 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
-    crashing = _crashing(job)
+    hindrance = hindrance_of(job, now_s)
     found = status.JobStatus(
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
-        reason=job.reason or (crashing.line if crashing else ""),
+        reason=_reason(job, hindrance),
         output=spec.output,
         created=job.life.created,
         ended=job.life.ended,
@@ -85,17 +86,11 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         changes=tuple(map(_change, job.changes.made)),
         unit="record" if spec.data.records else "video",
     )
-    return found.model_copy(update={"bottleneck": bottleneck(found, crashing, usage)})
+    return found.model_copy(update={"bottleneck": bottleneck(found, stopped_by(hindrance), usage)})
 
 
-def _crashing(job: Job) -> Condition | None:
-    """Return the condition of workers that this job needs and that do not stay up, if there is one."""
-    features = {stream.feature for stream in job.spec.streams.values()}
-    needed = {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features)}
-    for it in job.reporter.crashing if job.state is JobState.RUNNING else ():
-        if ids.is_training(it.subject) or any(ids.serves(it.subject, made) for made in needed):
-            return it
-    return None
+def _reason(job: Job, hindrance: Condition | None) -> str:
+    return job.reason or (hindrance.line if hindrance else "")
 
 
 def curves_of(job: Job) -> list[status.TrainerCurve]:
@@ -171,7 +166,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
-        reason=job.reason,
+        reason=_reason(job, hindrance_of(job, now_s)),
         created=job.life.created,
         done=progress.done,
         total=progress.total,

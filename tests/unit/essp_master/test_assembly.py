@@ -10,11 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from kubernetes import client
+from kubernetes.config import incluster_config
 
 from essp_common.errors import ConfigError
 from essp_common.wiring import Adapters
 from essp_master.api.standby import LEADER
-from essp_master.assembly import MasterProcess, bracketed, namespace_of, open_driver
+from essp_master.assembly import MasterProcess, bracketed, kubernetes_api, namespace_of, open_driver
 from essp_master.config import MasterSettings
 from essp_master.main import own_command
 from essp_master.pools.observe_only import ObserveOnlyDriver
@@ -168,3 +170,20 @@ def test_workers_are_started_by_the_command_that_started_the_master(
 )
 def test_a_pods_address_of_ipv6_gets_its_brackets(given: str, meant: str) -> None:
     assert bracketed(given) == meant
+
+
+def test_a_cluster_is_found_without_a_word_among_the_lines_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a pod, by its token."""
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "ca.crt").write_text("certificate")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(client, "ApiClient", lambda: settings.update(host=client.Configuration.get_default_copy().host))
+    kubernetes_api()
+    assert settings["host"] == "https://10.96.0.1:443"
+    assert capsys.readouterr() == ("", "")

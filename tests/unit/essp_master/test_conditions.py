@@ -158,6 +158,45 @@ def test_a_job_says_which_of_its_workers_do_not_stay_up(bench: Bench) -> None:
     assert not bench.master.status("small").reason
 
 
+@pytest.mark.parametrize(
+    ("present", "part", "blamed"),
+    [
+        (
+            {(Kind.BUS_SILENT, "master"): "the broker is silent", (Kind.NO_WORKERS, "decoder"): "none"},
+            "master",
+            "broker",
+        ),
+        (
+            {(Kind.CACHE_REFUSES, "decoder"): "Redis refuses", (Kind.BUS_SILENT, "extractor.hog"): "x"},
+            "decoder",
+            "Redis",
+        ),
+        ({(Kind.HELD_UP, "decoder"): "0/3 nodes", (Kind.BUS_SILENT, "trainer.other.rgb"): "x"}, "decoder", "0/3 nodes"),
+        ({(Kind.STORAGE_SILENT, "trainer.small.rgb"): "no answer"}, "trainer.rgb", "no answer"),
+    ],
+    ids=["broker", "cache", "no room", "store"],
+)
+def test_servers_and_platform_are_blamed_before_the_workers_that_wait_for_them(
+    bench: Bench, present: dict[tuple[Kind, str], str], part: str, blamed: str
+) -> None:
+    bench.master.conditions.add(lambda: present)
+    bench.pass_time(_LOOK_S)
+    status = bench.master.status("small")
+    assert status.bottleneck is not None
+    assert (status.bottleneck.part, blamed in status.bottleneck.words) == (part, True)
+    assert blamed in status.reason
+    assert bench.master.jobs()[0].reason == status.reason, "in the list as well"
+
+
+def test_a_checkpoint_that_is_not_saved_is_the_reason_but_not_the_bottleneck(bench: Bench) -> None:
+    """Training goes on; the job does not end."""
+    bench.master.conditions.add(lambda: {(Kind.UNSAVED, "trainer.small.rgb"): "there is no bucket"})
+    bench.pass_time(_LOOK_S)
+    status = bench.master.status("small")
+    assert status.reason == "trainer.small.rgb: there is no bucket"
+    assert status.bottleneck is None or "bucket" not in status.bottleneck.words
+
+
 def test_an_unexpected_error_does_not_end_the_looking(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

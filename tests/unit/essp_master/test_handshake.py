@@ -153,6 +153,16 @@ def test_a_pool_that_nobody_starts_is_a_condition_and_holds_the_job_no_longer_th
     assert not master.conditions.present
 
 
+def test_where_the_platform_starts_workers_nobody_is_told_to_start_one(bench: Bench) -> None:
+    master = bench.master_begins(ready_s=120.0, pools="kubernetes")
+    master.start(bench.fleet.job)
+    bench.up("decoder", "extractor.frame_diff", "trainer.small.rgb")
+    bench.pass_time(GONE_AFTER_S + INTERVAL_S)
+    [found] = master.conditions.present
+    assert "start one" not in found.words
+    assert "`essp pool ls`" in found.words
+
+
 def test_a_job_need_not_wait(bench: Bench) -> None:
     bench.master_begins(ready_s=0.0).start(bench.fleet.job)
     assert bench.issued > 0

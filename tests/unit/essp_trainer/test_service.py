@@ -19,6 +19,7 @@ from essp_common.cache.port import clip_key
 from essp_common.errors import Unavailable
 from essp_common.job.position import Position
 from essp_common.messages.control import ControlFeed
+from essp_common.objects.port import NoBucket
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     TEST,
@@ -267,6 +268,18 @@ def test_a_save_that_failed_is_tried_again_at_its_time_in_a_pause_too(
         stage.command(Control.PAUSE)
         until(lambda: len(looks) > 2)
         assert len(stores.refused) == 1
+
+
+def test_a_bucket_that_is_missing_for_a_while_does_not_fail_the_job(tmp_path: Path) -> None:
+    """Also where the process has started meanwhile, and has never seen it: the master has."""
+    stores = Unreliable(NoBucket("there is no bucket essp; create it"), refuses=("",))
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    with Running(stage) as running:
+        running.join()
+    assert isinstance(running.error, Unavailable)
+    assert "there is no bucket essp" in stage.reports("trouble")[0].reason
+    assert not stage.reports("failed")
 
 
 def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None:

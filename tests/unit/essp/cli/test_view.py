@@ -183,6 +183,14 @@ def test_results_are_a_table_of_streams_and_their_fusion() -> None:
     assert "essp predict VIDEO --model /runs/demo\n" in shown
 
 
+def test_where_nothing_can_be_classified_a_job_is_named_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image for commands has no torch, and nobody can install it there."""
+    monkeypatch.setattr("essp.cli.dashboard.find_spec", lambda name: None)
+    shown = text(results(completed()))
+    assert "essp predict" not in shown
+    assert "predictor: {model: /runs/demo/model}" in shown
+
+
 def test_results_without_a_validation_split_show_the_test_split_only() -> None:
     metrics = {name: value for name, value in METRICS.items() if not name.startswith("validation.")}
     shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))

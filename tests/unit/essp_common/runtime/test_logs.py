@@ -133,7 +133,7 @@ def test_unknown_log_level_is_a_configuration_error() -> None:
 def test_libraries_are_quiet_and_warnings_and_dying_threads_are_lines(container: Callable[[], Lines]) -> None:
     collected = container()
     logging.getLogger("kafka.conn").info("connecting")
-    logging.getLogger("kubernetes.leaderelection").info("leader has successfully acquired lease")
+    logging.getLogger("leaderelection").info("leader has successfully acquired lease")
     before = threading.excepthook
     with logs.bridged(), warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -1,20 +1,18 @@
 """A cluster, and a driver at work in it.
 
-The cluster is a double of the API server, or, with KUBECONFIG set, the one that it names, in the namespace of
-ESSP_TEST_NAMESPACE (default: essp-test), which has to exist and is used up.
+The cluster is a double of the API server; in the lane `cluster` it is the real one that KUBECONFIG names.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client, config
+from kubernetes import client
 
 from essp_master.pools.kubernetes import KubernetesDriver
 from tests.harness.kubernetes_api import ApiServer, Cluster
@@ -24,12 +22,15 @@ from tests.harness.kubernetes_objects import (
     begun,
     template,
 )
+from tests.harness.kubernetes_real import real_cluster
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
+def server(request: pytest.FixtureRequest, unique: str) -> Iterator[ApiServer]:
+    with ExitStack() as stack:
+        real = request.config.getoption("--lane") == "cluster"
+        cluster = stack.enter_context(real_cluster(f"essp-{unique}", NAMESPACE)) if real else None
+        yield stack.enter_context(ApiServer(cluster))
 
 
 @pytest.fixture
@@ -40,10 +41,8 @@ def cluster(server: ApiServer) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def api(server: ApiServer, request: pytest.FixtureRequest) -> client.ApiClient:
-    """Of the real cluster, if there is one, for the tests that do nothing to the double."""
-    real = os.environ.get("KUBECONFIG") and "cluster" not in request.fixturenames
-    return config.new_client_from_config() if real else server.client()
+def api(server: ApiServer) -> client.ApiClient:
+    return server.client()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.harness.kubernetes_objects import (
     make,
     read,
     seen,
+    told,
 )
 from tests.harness.waiting import until
 
@@ -93,12 +94,12 @@ def test_a_pool_of_the_chart_is_neither_changed_nor_removed_for_a_registration_o
 ) -> None:
     cluster.put("deployments", deployment("essp-depth", "extractor.depth_map", 3))
     seen(driver, extractor_depth_map=PoolSize(3, 0))
-    before = cluster.objects["deployments", "essp-depth"]
+    before = cluster.objects["deployments", "essp-depth"]["spec"]
     with pytest.raises(PlatformRefuses, match="essp-depth"):
         driver.add_extractor(DEPTH)
     driver.remove("extractor.depth_map")
     assert cluster.names("deployments") == ["essp-depth"]
-    assert cluster.objects["deployments", "essp-depth"] == before
+    assert cluster.objects["deployments", "essp-depth"]["spec"] == before
 
 
 def test_a_deployment_that_was_made_anew_meanwhile_is_not_removed_with_the_one_before(
@@ -159,8 +160,7 @@ def test_who_describes_a_pool_reads_what_was_done_to_it(cluster: Cluster, driver
     seen(driver, decoder=PoolSize(3, 0))
     driver.tell("decoder", "3 -> 5: trainers wait")
     driver.tell("nobody", "3 -> 5: there is no such pool")
-    (name,) = cluster.names("events")
-    event = cluster.objects["events", name]
+    (event,) = told(cluster)
     about = cluster.objects["deployments", "essp-decoder"]["metadata"]
     assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Deployment", about["uid"])
     assert (event["type"], event["message"]) == ("Normal", "3 -> 5: trainers wait")
@@ -178,7 +178,7 @@ def test_pods_that_do_not_stay_up_are_told_of(cluster: Cluster, driver: Kubernet
     seen(driver, decoder=PoolSize(1, 0))
     driver.repair()
     words = driver.troubles()[Kind.CRASHING, "decoder"]
-    assert "as pod-0: CrashLoopBackOff, restarted 3 times, exit code 2 (Error)" in words
+    assert "as pod-0: CrashLoopBackOff, restarted 3 times, the last time with exit code 2 (Error)" in words
     assert "kubectl logs --previous pod-0" in words
     waiting = container | {"state": {"waiting": {"reason": "ContainerCreating"}}}
     cluster.put("pods", pod | {"status": {"containerStatuses": [waiting]}})

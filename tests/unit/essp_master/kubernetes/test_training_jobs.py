@@ -36,6 +36,7 @@ from tests.harness.kubernetes_objects import (
     repaired,
     seen,
     template,
+    told,
 )
 from tests.harness.waiting import until
 from tests.unit.essp_master.pools.reconciler_bench import job, training
@@ -130,7 +131,7 @@ def test_what_the_master_has_made_goes_with_the_release(cluster: Cluster, driver
     driver.add_extractor(DEPTH)
     assert (len(cluster.names("jobs")), len(cluster.names("deployments"))) == (1, 1)
     cluster.delete("configmaps", OWNER["metadata"]["name"])
-    assert cluster.names("jobs") == cluster.names("deployments") == []
+    until(lambda: cluster.names("jobs") == cluster.names("deployments") == [])
 
 
 def test_a_job_that_stands_in_a_queue_is_left_alone_and_says_so(cluster: Cluster, driver: KubernetesDriver) -> None:
@@ -158,9 +159,7 @@ def test_a_job_that_somebody_deletes_is_made_again(cluster: Cluster, driver: Kub
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
 
 
-def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
-    cluster: Cluster, driver: KubernetesDriver
-) -> None:
+def test_a_job_that_failed_is_told_once_and_left_alone(cluster: Cluster, driver: KubernetesDriver) -> None:
     driver.train("demo", "rgb", 2, None)
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
     ended(cluster, "Failed", "PodFailurePolicy", "exit code 2")
@@ -170,11 +169,9 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     assert f"kubectl delete job {DEMO_RGB}" in sentence
     assert driver.failed() == {("demo", "rgb")}
     assert "PodFailurePolicy" in driver.troubles()[Kind.CRASHING, "trainer.demo.rgb"], "a condition, a metric, an alert"
-    (event,) = [cluster.objects["events", name] for name in cluster.names("events")]
+    (event,) = told(cluster)
     assert (event["type"], event["message"]) == ("Warning", sentence)
     assert event["involvedObject"]["kind"] == "Job"
-    assert driver.repair() == []
-    ended(cluster, "Complete", "CompletionsReached", "")
     assert driver.repair() == []
     assert cluster.count("POST", "jobs") == 1
 
@@ -189,6 +186,7 @@ def pod_that_ended(number: int, code: int, reason: str, **more: Any) -> dict[str
     return {"metadata": {"name": f"{DEMO_RGB}-0-{number}", "labels": labels}, "spec": spec, "status": status}
 
 
+@pytest.mark.double
 def test_trainers_that_end_again_and_again_are_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
     """Their pods are never started again themselves, so none of them is ever said to be in a loop."""
     driver.train("demo", "rgb", 1, None)
@@ -207,7 +205,7 @@ def test_trainers_that_end_again_and_again_are_told_of(cluster: Cluster, driver:
     driver.repair()
     words = driver.troubles()[about]
     assert "3 pods have ended, the last one OOMKilled (limit 300Mi); raise controlPlane.trainer.resources" in words
-    assert words in [cluster.objects["events", name]["message"] for name in cluster.names("events")]
+    assert words in [event["message"] for event in told(cluster)]
     for name in cluster.names("pods"):
         cluster.delete("pods", name)
     driver.repair()
@@ -231,6 +229,31 @@ def test_a_job_of_which_some_ranks_are_done_and_others_not_is_made_again(
     repaired(driver, lambda: cluster.count("POST", "jobs") == 2)
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
     assert not driver.troubles()
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("Complete", "CompletionsReached"), ("Failed", "PodFailurePolicy")])
+def test_a_job_that_has_ended_stays_when_its_training_is_over_until_that_runs_again(
+    cluster: Cluster, driver: KubernetesDriver, tmp_path: Path, api: client.ApiClient, kind: str, reason: str
+) -> None:
+    """With the logs of its pods, for as long as its time to live says; also for the master after this one."""
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    labels = job_of(api).metadata.labels
+    assert (labels["essp.dev/job"], labels["essp.dev/trainer"]) == ("demo", "rgb")
+    assert job_of(api).spec.template.metadata.labels["essp.dev/job"] == "demo", "kubectl logs --selector"
+    ended(cluster, kind, reason, "")
+    seen(driver)
+    with closing(begun(api, tmp_path, lambda: None)) as successor:
+        until(lambda: bool(successor.done() | successor.failed()))
+        for each in (driver, successor):
+            each.train("demo", "rgb", 0, None)
+            each.repair()
+            assert cluster.names("jobs") == [DEMO_RGB]
+            assert not each.troubles()
+            assert (each.trainings(), each.done(), each.failed()) == ({}, set(), set()), "it is of the past"
+    driver.train("demo", "rgb", 1, None)
+    repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(1, 0, 0)})
+    assert cluster.count("POST", "jobs") == 2
 
 
 def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(

@@ -20,6 +20,7 @@ from tests.harness.kubernetes_objects import (
 from tests.harness.waiting import LONGEST_S, until
 
 
+@pytest.mark.double
 def test_what_somebody_else_does_is_seen_without_asking_again(
     cluster: Cluster, driver: KubernetesDriver, changes: threading.Event
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_watch_that_ends_goes_on_where_it_was(cluster: Cluster, driver: Kubern
     assert cluster.count("GET", "deployments") == lists
 
 
+@pytest.mark.double
 def test_bookmarks_keep_the_version_young(cluster: Cluster, driver: KubernetesDriver) -> None:
     """Others' objects change, ours do not, and what was is forgotten: with a bookmark nothing has to be listed anew."""
     seen(driver)
@@ -64,6 +66,7 @@ def test_bookmarks_keep_the_version_young(cluster: Cluster, driver: KubernetesDr
     assert cluster.count("GET", "deployments") == lists
 
 
+@pytest.mark.double
 def test_what_was_missed_for_good_is_listed_anew(cluster: Cluster, driver: KubernetesDriver) -> None:
     cluster.put("deployments", deployment("gone-meanwhile", "extractor.flow", 1))
     seen(driver, extractor_flow=PoolSize(1, 0))

@@ -74,6 +74,15 @@ def test_a_pool_whose_workers_cannot_work_does_not_grow(kind: Kind, subject: str
     assert bench.driver.replicas["decoder"] > 1
 
 
+def test_a_master_that_reads_nothing_changes_no_size_by_what_it_knew() -> None:
+    """Whether the broker is silent is a condition only later."""
+    bench = ReconcilerBench(decoder=1)
+    bench.worker_registry.read(bench.clock())
+    bench.pass_time(300, decoded_per_s=5.0, wait=0.9)
+    assert bench.driver.replicas == {"decoder": 1}
+    assert "no reports were read for" in bench.reconciler.pools()[0].reason
+
+
 def test_sizes_are_seen_without_waiting_for_the_platform() -> None:
     """By who reads metrics; what the platform did not tell is not made up."""
     bench = ReconcilerBench(decoder=2)

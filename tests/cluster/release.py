@@ -1,0 +1,107 @@
+"""The chart's release in a namespace of a real cluster: what tests do to it, and what they see of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.chart.rendering import MINIMAL, Helm, Object
+from tests.harness.waiting import until
+from tools.chart_reference import CHART
+
+PATHS = {
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Event": "/api/v1/namespaces/{}/events",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "LimitRange": "/api/v1/namespaces/{}/limitranges",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    "Ingress": "/apis/networking.k8s.io/v1/namespaces/{}/ingresses",
+}
+"""Where the API has what the chart makes."""
+NO_SETUP = {"topics": {"job": {"enabled": False}}}
+"""No hook: it would wait for pods, which a cluster without nodes does not run."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """`essp` in one namespace."""
+
+    api: httpx.Client
+    helm: Helm
+    namespace: str
+
+    def install(self, values: Object, case: Path = MINIMAL) -> None:
+        """Install or upgrade it. Raises `Refused` with helm's words."""
+        self._helm("upgrade", "--install", "essp", str(CHART), "--values", str(case), values=values)
+
+    def rollback(self, revision: int) -> None:
+        self._helm("rollback", "essp", str(revision))
+
+    def uninstall(self) -> None:
+        self._helm("uninstall", "essp")
+
+    def status(self) -> str:
+        """`deployed`, `failed`, ..."""
+        text = self._helm("status", "essp")
+        return next(line.partition(": ")[2] for line in text.splitlines() if line.startswith("STATUS"))
+
+    def _helm(self, *args: str, values: Object | None = None) -> str:
+        return self.helm.run(*args, "--namespace", self.namespace, values=values)
+
+    def path(self, kind: str, *more: str) -> str:
+        return "/".join((PATHS[kind].format(self.namespace), *more))
+
+    def get(self, kind: str, name: str) -> Object:
+        found: Object = self.api.get(self.path(kind, name)).raise_for_status().json()
+        return found
+
+    def names(self, kind: str) -> set[str]:
+        found = self.api.get(self.path(kind)).raise_for_status().json()["items"]
+        return {item["metadata"]["name"] for item in found}
+
+    def create(self, kind: str, body: Object) -> None:
+        self.api.post(self.path(kind), json=body).raise_for_status()
+
+    def scale(self, deployment: str, replicas: int, manager: str) -> None:
+        """As somebody of this name."""
+        self.api.patch(
+            self.path("Deployment", deployment, "scale"),
+            params={"fieldManager": manager},
+            json={"spec": {"replicas": replicas}},
+            headers={"Content-Type": "application/merge-patch+json"},
+        ).raise_for_status()
+
+    def replicas(self, deployment: str) -> int:
+        return int(self.get("Deployment", deployment)["spec"]["replicas"])
+
+    def token(self, account: str) -> str:
+        """One of a service account's, as its pods get it."""
+        path = self.path("ServiceAccount", account, "token")
+        until(lambda: account in self.names("ServiceAccount"))
+        made = self.api.post(path, json={"spec": {"expirationSeconds": 3600}}).raise_for_status()
+        return str(made.json()["status"]["token"])
+
+    def refusals(self, objects: list[Object]) -> list[str]:
+        """What the API server says against these objects, or warns of; nothing is made."""
+        said: list[str] = []
+        for made in objects:
+            if made["kind"] not in PATHS:
+                continue  # of an operator that the cluster has not
+            body: dict[str, Any] = {**made, "metadata": {**made["metadata"], "namespace": self.namespace}}
+            found = self.api.post(self.path(made["kind"]), params={"dryRun": "All"}, json=body)
+            words = [found.json()["message"]] if found.status_code >= 400 else found.headers.get_list("Warning")
+            said += [f"{made['kind']} {made['metadata']['name']}: {each}" for each in words]
+        return said
