@@ -31,7 +31,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.timeline import TimelineFile
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, Conflict, NotFound, TransientError, Unavailable
-from essp_common.job.changes import EPOCHS, next_run, of_next_run
+from essp_common.job.changes import EPOCHS, after_all, next_run, of_next_run
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
@@ -70,7 +70,7 @@ from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
 from essp_master.status.pool_demand import PoolDemand, demand_of
-from essp_master.status.status_view import curves_of, status_of
+from essp_master.status.status_view import crashing, curves_of, status_of
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
@@ -480,6 +480,27 @@ class Master:
             raise NotFound(f"the settings of job {name} are not known")
         output = self._stores.under(past.output)
         return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC))
+
+    def present(self, name: str) -> JobSpec:
+        """Return a job that has not ended as it is by now, with all changes, and with what its next run adds. Raises
+        `NotFound`."""
+        self._takeover.wait()
+        with self._lock:
+            job = self._jobs[name]
+            found = after_all(job.goal, job.changes.made)
+            return found if job.priority is None else found.model_copy(update={"priority": job.priority})
+
+    def under_way(self) -> list[str]:
+        """Return the names of the jobs that have not ended."""
+        with self._lock:
+            return [job.name for job in self._jobs if not job.state.ended]
+
+    def hindered(self, name: str) -> str:
+        """Return which workers of a job do not stay up, and why; empty if they do."""
+        with self._lock:
+            job = self._jobs.find(name)
+            found = None if job is None else crashing(job)
+        return "" if found is None else found.line
 
     def _kept(self, name: str) -> StoredTimeline | None:
         """Return what the output of a past job keeps of its course. Without the lock: it asks a store."""
