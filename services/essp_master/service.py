@@ -70,7 +70,7 @@ from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
 from essp_master.status.pool_demand import PoolDemand, demand_of
-from essp_master.status.status_view import crashing, curves_of, status_of
+from essp_master.status.status_view import curves_of, status_of
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
@@ -495,12 +495,10 @@ class Master:
         with self._lock:
             return [job.name for job in self._jobs if not job.state.ended]
 
-    def hindered(self, name: str) -> str:
-        """Return which workers of a job do not stay up, and why; empty if they do."""
+    def own_reason(self, name: str) -> str:
+        """Return the reason in the status of a job that has not ended, without what the conditions add to it."""
         with self._lock:
-            job = self._jobs.find(name)
-            found = None if job is None else crashing(job)
-        return "" if found is None else found.line
+            return self._jobs[name].reason
 
     def _kept(self, name: str) -> StoredTimeline | None:
         """Return what the output of a past job keeps of its course. Without the lock: it asks a store."""

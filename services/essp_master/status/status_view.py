@@ -35,12 +35,12 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
-    down = crashing(job)
+    crashing = _crashing(job)
     found = status.JobStatus(
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
-        reason=job.reason or (down.line if down else ""),
+        reason=job.reason or (crashing.line if crashing else ""),
         output=spec.output,
         created=job.life.created,
         ended=job.life.ended,
@@ -85,10 +85,10 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         changes=tuple(map(_change, job.changes.made)),
         unit="record" if spec.data.records else "video",
     )
-    return found.model_copy(update={"bottleneck": bottleneck(found, down, usage)})
+    return found.model_copy(update={"bottleneck": bottleneck(found, crashing, usage)})
 
 
-def crashing(job: Job) -> Condition | None:
+def _crashing(job: Job) -> Condition | None:
     """Return the condition of workers that this job needs and that do not stay up, if there is one."""
     features = {stream.feature for stream in job.spec.streams.values()}
     needed = {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features)}

@@ -78,7 +78,7 @@ class Jobs(Protocol):
     def status(self, name: str) -> JobStatus: ...
     def spec(self, name: str) -> JobSpec: ...
     def present(self, name: str) -> JobSpec: ...
-    def hindered(self, name: str) -> str: ...
+    def own_reason(self, name: str) -> str: ...
     def team_of(self, name: str) -> str | None: ...
     def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ...) -> Preflight: ...
     def start(
@@ -168,9 +168,9 @@ class VideoJobs:
         present = [found for found in self._informer.objects().values() if self._is_ours(found)]
         self._claims.follow(present)
         uids = {found.metadata.uid for found in present}
-        self._refused = {uid: kept for uid, kept in self._refused.items() if uid in uids}
-        self._leaving = {uid: kept for uid, kept in self._leaving.items() if uid in uids}
-        self._written = {uid: kept for uid, kept in self._written.items() if uid in uids}
+        for notes in (self._refused, self._leaving, self._written):
+            for uid in [uid for uid in notes if uid not in uids]:
+                notes.pop(uid)  # in place: others are noted meanwhile
         if self._mirrors:
             self._mirror()
         for found in present:
@@ -336,10 +336,11 @@ class VideoJobs:
 
     def _stop(self, found: VideoJob) -> None:
         """Stop the job of a VideoJob that is being deleted."""
+        overdue = self._overdue(found)
         try:
             self._jobs.stop(found.job)
         except EsspError as error:
-            if self._overdue(found):
+            if overdue:
                 words = f"job {found.job} could not be stopped: {error}; stop it: essp job stop {found.job}"
                 self._let_go(found, "Warning", "NotStopped", words)
                 return
@@ -414,8 +415,8 @@ class VideoJobs:
             job = self._jobs.status(found.job)
         except NotFound:
             return None
-        hindered = self._jobs.hindered(found.job)
-        trouble = trouble or (Trouble("WorkersDown", hindered) if hindered else None)
+        if trouble is None and job.state is JobState.RUNNING and job.reason != self._jobs.own_reason(found.job):
+            trouble = Trouble("Hindered", job.reason)
         return self._write(found, status_of(found, job, phase or PHASES[job.state], datetime.now(UTC), trouble, words))
 
     def _write(self, found: VideoJob, status: dict[str, object]) -> VideoJob | None:
