@@ -46,7 +46,7 @@ class VideoJobApi:
             found = self._custom.list_namespaced_custom_object(*self._where, **options)
         except client.ApiException as error:
             if error.status == 404:
-                crd = "kubectl apply --server-side --filename charts/essp/crds/videojobs.yaml"
+                crd = "kubectl apply --server-side --field-manager=helm --filename charts/essp/crds"
                 raise PlatformRefuses(f"the cluster does not know VideoJobs; {crd}") from error
             raise
         if options.get("watch"):

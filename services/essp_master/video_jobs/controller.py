@@ -230,6 +230,7 @@ class VideoJobs:
             Step.HOLD: self._hold,
             Step.CHANGE: self._change,
             Step.FOLLOW: self._follow,
+            Step.FORGET: self._forget,
             Step.STOP: self._stop,
             Step.RELEASE: self._free,
             Step.WAIT: partial(self._show, phase=PAUSED, words="spec.paused is true; the job starts when it is false"),
@@ -328,7 +329,11 @@ class VideoJobs:
         try:
             self._noted(self._api.write_spec(found, mirrored_spec(self._jobs.present(found.job))))
         except PermanentError:  # it is another job by now, and a VideoJob cannot become that of another one
-            self._api.delete(self._noted(self._api.release(found)))
+            self._forget(found)
+
+    def _forget(self, found: VideoJob) -> None:
+        """Remove a VideoJob that the master made, and nothing else."""
+        self._api.delete(self._noted(self._api.release(found)) if found.held else found)
 
     def _command(self, found: VideoJob, command: Callable[[str], JobStatus]) -> None:
         command(found.job)

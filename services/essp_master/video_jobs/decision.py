@@ -10,6 +10,7 @@
     has a new generation        under way                       CHANGE
     says paused                 not paused, or the reverse      PAUSE, RESUME
     was made by the master      under way, and another by now   FOLLOW
+    was made by the master      removed                         FORGET
     holds it                    ended                           RELEASE
     anything else                                               SHOW
 
@@ -42,6 +43,7 @@ class Step(StrEnum):
     HOLD = "hold"
     CHANGE = "change"
     FOLLOW = "follow"
+    FORGET = "forget"
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"
@@ -91,11 +93,13 @@ def decide(found: VideoJob, known: Known) -> Step:
 
 
 def _of_none_or_ended(found: VideoJob, known: Known) -> Step:
+    if found.mirrored and known.state is None:
+        return Step.FORGET
     over = known.state is not None or found.status.get("phase") in ENDED
     if found.accepted and over:
         return Step.RELEASE if found.held else Step.SHOW
     if found.mirrored and not found.began:
-        return Step.SHOW  # its job ended before it could be held
+        return Step.SHOW  # its job ended before it could hold it
     return Step.WAIT if found.paused else Step.START
 
 

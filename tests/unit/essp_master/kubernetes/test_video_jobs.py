@@ -312,7 +312,13 @@ def test_a_job_of_a_request_has_a_video_job_that_follows_it_if_asked_for(bench: 
         bench.claims.check_change(NAME, ["epochs"])
         bench.delete()
         bench.until(lambda: bench.found is None)
-    assert master.state(NAME) is JobState.STOPPED
+        assert master.state(NAME) is JobState.STOPPED
+        started_by_request(bench, epochs=3)
+        bench.until_accepted()
+        master.stop(NAME)
+        bench.until_phase("Stopped")
+        master.remove(NAME)
+        bench.until(lambda: bench.found is None)
 
 
 def test_a_video_job_of_another_release_is_left_to_that(bench: Bench) -> None:
