@@ -44,7 +44,7 @@ SET_BY_CHART = frozenset(
     {"bus", "cache", "tenant", "stores", "metrics_port", "worker", "features"}
     | {"api_token", "api_token_file", "api_open", "api_hosts"}
     | {"bus_user", "bus_password", "drained_exit", "supervised", "rank_restarts", "ranks"}
-    | {"pools", "pool_sizes", "namespace", "release", "templates", "lease", "url"}
+    | {"pools", "pool_sizes", "namespace", "release", "templates", "lease", "url", "video_jobs", "video_jobs_team"}
 )
 """Settings that follow from other values or come from Secrets, and what makes no sense in a cluster."""
 

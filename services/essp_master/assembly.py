@@ -29,6 +29,7 @@ from essp_master.pools.rules import PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.service import Master, build
+from essp_master.video_jobs.claims import Claims
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -104,7 +105,8 @@ class MasterProcess:
         tables = Registrations(state, settings.images) if state is not None else None
         declared = partial(_declared, tables, images_run=not (settings.pools == "processes" and settings.ranks))
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
-        driver = open_driver(settings, master.worker_registry, self._program)
+        claims = Claims()
+        driver = open_driver(settings, master.worker_registry, self._program, claims)
         trainer_ranks = TrainerRanks(driver, settings.ranks) if settings.ranks else None
         master.conditions.add(driver.troubles)
         book = PoolRuleBook(
@@ -119,11 +121,13 @@ class MasterProcess:
             book,
             trainer_ranks,
             conditions=lambda: master.conditions.present,
-            jobs_known=lambda: master.recovered,
+            jobs_known=lambda: master.recovered and (claims.seen.is_set() or settings.video_jobs == "off"),
         )
         master.conditions.add(book.troubles)
-        self._front.app = create_app(master, settings, tables, reconciler)
-        return master, reconciler
+        self._front.app = create_app(master, settings, tables, reconciler, claims)
+        if settings.video_jobs == "off":
+            return master, reconciler
+        return master, reconciler, _video_jobs(settings, master, claims, driver)
 
     def _standby(self, leader: Callable[[], str], url: str) -> Guard:
         """Return the app of a standby, behind the same guard as the leader's."""
@@ -148,6 +152,24 @@ def _declared(tables: Registrations | None, images_run: bool) -> Declared:
     return replace(tables.declared() if tables else Declared(), images_run=images_run)
 
 
+def _video_jobs(settings: MasterSettings, master: Master, claims: Claims, driver: PoolDriver) -> Service:
+    """Return the part that brings VideoJobs and jobs together."""
+    # Imported here: only a master in a cluster needs the Kubernetes client.
+    from essp_master.video_jobs.cluster import VideoJobApi
+    from essp_master.video_jobs.controller import VideoJobs
+
+    return VideoJobs(
+        VideoJobApi(kubernetes_api(), namespace_of(settings)),
+        master,
+        claims,
+        lambda: {job for job, _ in driver.trainings()},
+        mirrors=settings.video_jobs == "all",
+        release=settings.release,
+        team=settings.video_jobs_team,
+        release_s=settings.video_jobs_release_s,
+    )
+
+
 class _Part:
     """Two functions as a service."""
 
@@ -157,8 +179,11 @@ class _Part:
         self.drain = drain
 
 
-def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, program: Sequence[str]) -> PoolDriver:
-    """Return the driver that the settings ask for; it starts and stops workers."""
+def open_driver(
+    settings: MasterSettings, worker_registry: WorkerRegistry, program: Sequence[str], claims: Claims | None = None
+) -> PoolDriver:
+    """Return the driver that the settings ask for; it starts and stops workers. `claims`: the VideoJobs, which own the
+    trainings of their jobs."""
     match settings.pools:
         case "processes":
             return ProcessDriver(settings.pool_sizes, program)
@@ -166,7 +191,12 @@ def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, progr
             from essp_master.pools.kubernetes import KubernetesDriver
 
             return KubernetesDriver(
-                kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release, settings.owner
+                kubernetes_api(),
+                namespace_of(settings),
+                Path(settings.templates),
+                settings.release,
+                settings.owner,
+                owner_of=(claims or Claims()).owner_of,
             )
         case _:
             return ObserveOnlyDriver(worker_registry)

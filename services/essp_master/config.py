@@ -114,6 +114,13 @@ class MasterSettings(Settings):
     owner: str = ""
     """`kubernetes`: the ConfigMap that owns the objects that the master creates; deleting it deletes them (default:
     they stay)."""
+    video_jobs: Literal["off", "own", "all"] = "off"
+    """`own`: each VideoJob of the namespace (a custom resource of Kubernetes) is a job of this master. `all`: jobs that
+    are started by the REST API become VideoJobs, too. Needs the definition in `charts/essp/crds`."""
+    video_jobs_team: str = ""
+    """The team that the jobs of VideoJobs belong to, with its quota (default: no team)."""
+    video_jobs_release_s: float = Field(120.0, ge=0)
+    """How long a VideoJob that is deleted stays, at most, until its job has stopped and its trainers have left."""
     lease: str = ""
     """Name of the Kubernetes Lease with which several masters elect a leader. Empty: this is the only master."""
     url: str = ""

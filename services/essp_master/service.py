@@ -31,7 +31,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.timeline import TimelineFile
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, Conflict, NotFound, TransientError, Unavailable
-from essp_common.job.changes import EPOCHS, next_run, of_next_run
+from essp_common.job.changes import EPOCHS, after_all, next_run, of_next_run
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
@@ -489,6 +489,25 @@ class Master:
             raise NotFound(f"the settings of job {name} are not known")
         output = self._stores.under(past.output)
         return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC))
+
+    def present(self, name: str) -> JobSpec:
+        """Return a job that has not ended as it is by now, with all changes, and with what its next run adds. Raises
+        `NotFound`."""
+        self._takeover.wait()
+        with self._lock:
+            job = self._jobs[name]
+            found = after_all(job.goal, job.changes.made)
+            return found if job.priority is None else found.model_copy(update={"priority": job.priority})
+
+    def under_way(self) -> list[str]:
+        """Return the names of the jobs that have not ended."""
+        with self._lock:
+            return [job.name for job in self._jobs if not job.state.ended]
+
+    def own_reason(self, name: str) -> str:
+        """Return the reason in the status of a job that has not ended, without what the conditions add to it."""
+        with self._lock:
+            return self._jobs[name].reason
 
     def _kept(self, name: str) -> StoredTimeline | None:
         """Return what the output of a past job keeps of its course. Without the lock: it asks a store."""

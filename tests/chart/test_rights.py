@@ -20,6 +20,7 @@ from essp_master.failover import leader
 from essp_master.pools import kubernetes as kubernetes_driver
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import MADE_OF, extractor_deployment, training_job
+from essp_master.video_jobs import cluster
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed
@@ -43,6 +44,10 @@ OWNING = {("", "configmaps", "get", "essp-templates")}
 MAKING = SCALING | OWNING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
 TRAINING = LOOKING | OWNING | {("batch", "jobs", verb, "") for verb in ("list", "watch", "create", "delete")}
 TRAINING |= {("", "pods", "list", "")}
+
+JOBS = {("essp.io", "videojobs", verb, "") for verb in ("list", "watch", "patch")}
+JOBS |= {("essp.io", "videojobs/status", "patch", ""), ("", "events", "create", "")}
+MIRRORING = JOBS | {("essp.io", "videojobs", verb, "") for verb in ("create", "delete")}
 
 IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 
@@ -83,9 +88,12 @@ def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
     }
 
 
-def on(*, election: bool = False, registrations: bool = False, ranks: int = 0, scaling: bool = False) -> dict[str, Any]:
+def on(
+    *, election: bool = False, registrations: bool = False, ranks: int = 0, scaling: bool = False, jobs: Any = None
+) -> dict[str, Any]:
     """Values with parts of the control plane switched on."""
     return {
+        "videoJobs": jobs or {},
         "controlPlane": {"leaderElection": election, "registrations": registrations, "ranks": ranks},
         "autoscaling": {"provider": "master" if scaling else "none"},
         "pools": {"master": {"settings": {"state": "s3://essp/state", "images": ["r.example.com/"]}}},
@@ -101,6 +109,8 @@ def on(*, election: bool = False, registrations: bool = False, ranks: int = 0, s
         (on(registrations=True), MAKING),
         (on(ranks=8), TRAINING),
         (on(election=True, registrations=True, ranks=8, scaling=True), LEASES | MAKING | TRAINING),
+        (on(jobs={"enabled": True}), JOBS),
+        (on(jobs={"enabled": True, "fromApi": True}, ranks=8), MIRRORING | TRAINING),
     ],
 )
 def test_the_role_has_exactly_these_rights(helm: Helm, values: Object, wanted: set[tuple[str, ...]]) -> None:
@@ -113,6 +123,9 @@ def test_the_role_has_exactly_these_rights(helm: Helm, values: Object, wanted: s
 
 def test_the_rights_are_those_that_the_master_makes_use_of() -> None:
     assert calls() == MAKING | TRAINING
+    custom = re.findall(r"self\._custom\.([a-z]+)_namespaced_custom_object(_status)?", inspect.getsource(cluster))
+    asked = {("essp.io", f"videojobs{part.replace('_', '/')}", VERBS[verb], "") for verb, part in custom}
+    assert asked | {("essp.io", "videojobs", "watch", ""), ("", "events", "create", "")} == MIRRORING
     assert issubclass(leader._Lock, LeaseLock)  # which reads, creates and replaces one Lease
     methods = set(re.findall(r"api_instance\.([a-z]+)_namespaced_lease\(", inspect.getsource(LeaseLock)))
     assert {VERBS[method] for method in methods} == {verb for _, _, verb, _ in LEASES}
@@ -147,9 +160,9 @@ def test_the_master_is_told_of_its_part(helm: Helm) -> None:
         objects = helm.render(**values)
         environment = environment_of(pool_of(objects, "master"), objects)
         return {
-            name: environment[name]
-            for name in ("ESSP_POOLS", "ESSP_RELEASE", "ESSP_OWNER", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
-            if name in environment
+            f"ESSP_{name}": environment[f"ESSP_{name}"]
+            for name in ("POOLS", "RELEASE", "OWNER", "RANKS", "LEASE", "URL", "VIDEO_JOBS", "VIDEO_JOBS_TEAM")
+            if f"ESSP_{name}" in environment
         }
 
     assert told(**on()) == {}
@@ -158,6 +171,9 @@ def test_the_master_is_told_of_its_part(helm: Helm) -> None:
     making = {**ours, "ESSP_OWNER": "essp-templates"}
     assert told(**on(registrations=True)) == making
     assert told(**on(ranks=8)) == {**making, "ESSP_RANKS": "8"}
+    assert told(**on(jobs={"enabled": True})) == {"ESSP_RELEASE": "essp", "ESSP_VIDEO_JOBS": "own"}
+    followed = told(**on(jobs={"enabled": True, "fromApi": True, "team": "vision"}))
+    assert followed == {"ESSP_RELEASE": "essp", "ESSP_VIDEO_JOBS": "all", "ESSP_VIDEO_JOBS_TEAM": "vision"}
     assert told(**on(election=True)) == {"ESSP_LEASE": "essp-master", "ESSP_URL": "http://$(POD_IP):8080"}
 
 

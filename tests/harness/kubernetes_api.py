@@ -1,12 +1,13 @@
 """A double of the Kubernetes API server: as much of it as ESSP uses, with the semantics that matter.
 
-Deployments (with their scale), Jobs, Pods, ConfigMaps, Events and Leases of one namespace: create (409 when it is
-there), list by labels, get, replace (409 for a stale `resourceVersion`), JSON patch (a list) or merge patch, delete,
-with all that the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone. Lists of
-deployments, jobs and pods can be watched from a version on: changes in their order, with bookmarks for whoever wants
-them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the
-connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched.
-`make test-cluster` runs the tests that use it on a real API server as well (`kubernetes_real.py`).
+Deployments (with their scale), Jobs, Pods, ConfigMaps, Events, Leases and VideoJobs of one namespace: create (409 when
+it is there), list by labels, get, replace (409 for a stale `resourceVersion`), JSON patch (a list) or merge patch,
+delete, with all that the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone,
+and a VideoJob until it has no finalizer. Lists of deployments, jobs, pods and VideoJobs can be watched from a version
+on: changes in their order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once what was missed is
+forgotten (`compact`), until `timeoutSeconds` are over or the connection ends (`hang_up`). Every request is kept.
+`outage` makes it answer 503, and ends what is being watched. `make test-cluster` runs the tests that use it on a real
+API server as well (`kubernetes_real.py`).
 
 It says of itself what `helm upgrade` asks (`_KINDS`).
 
@@ -35,8 +36,8 @@ from tests.harness.http_server import ClosingHTTPServer
 
 Object = dict[str, Any]
 _PATH = re.compile(
-    r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1))/namespaces/(?P<namespace>[^/]+)"
-    r"/(?P<kind>deployments|jobs|pods|leases|configmaps|events)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
+    r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1|essp\.io/v1alpha1))/namespaces/(?P<namespace>[^/]+)"
+    r"/(?P<kind>deployments|jobs|pods|leases|configmaps|events|videojobs)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale|status))?"
 )
 _KINDS = {
     "v1": ("ConfigMap", "Pod", "Service", "ServiceAccount"),
@@ -163,6 +164,10 @@ class Cluster:
                 made.setdefault("status", {})
             if kind == "deployments":
                 made["spec"].setdefault("replicas", 1)
+            if kind == "videojobs":
+                made["metadata"].setdefault("creationTimestamp", _NOW)
+                grown = before is None or before["spec"] != made["spec"]
+                made["metadata"]["generation"] = (before or made)["metadata"].get("generation", 0) + grown
             self._note(kind, before, made)
             self.objects[key] = made
             return made
@@ -284,7 +289,10 @@ class Cluster:
         if uid not in (None, found["metadata"]["uid"]):
             there = f"({uid}) does not match the UID in record ({found['metadata']['uid']})"
             raise Refusal(409, "Conflict", f"Operation cannot be fulfilled: the UID in the precondition {there}")
-        if kind == "jobs" and policy == "Foreground" and self._pods_of(name):
+        held = found["metadata"].get("finalizers") or (
+            kind == "jobs" and policy == "Foreground" and self._pods_of(name)
+        )
+        if held:
             return self.put(kind, _merged(found, {"metadata": {"deletionTimestamp": _NOW}}))
         self.delete(kind, name)
         return {"kind": "Status", "status": "Success"}
@@ -292,6 +300,8 @@ class Cluster:
     def _one(self, method: str, kind: str, name: str, part: str | None, found: Object, body: Any) -> Object:
         if method == "GET":
             return _scale(found) if part else found
+        if kind == "videojobs":
+            return self._changed_custom(found, part, body)
         if method == "PUT":
             seen = body["metadata"].get("resourceVersion")
             if seen is not None and seen != found["metadata"]["resourceVersion"]:
@@ -299,6 +309,19 @@ class Cluster:
             return self.put(kind, body)
         changed = _patched(found, body) if isinstance(body, list) else _merged(found, body)
         return _scale(self.put(kind, changed)) if part else self.put(kind, changed)
+
+    def _changed_custom(self, found: Object, part: str | None, body: Object) -> Object:
+        """By a merge patch: the status by itself, and all else without it. What is being deleted and is not held by
+        anybody any more is gone."""
+        seen = body.get("metadata", {}).get("resourceVersion")
+        if seen not in (None, found["metadata"]["resourceVersion"]):
+            raise Refusal(409, "Conflict", "the object has been modified")
+        status = {"status": found.get("status", {})}
+        changed = _merged(found, body if part is None else {"status": body["status"]})
+        made = self.put("videojobs", changed if part else {**changed, **status})
+        if "deletionTimestamp" in made["metadata"] and not made["metadata"].get("finalizers"):
+            self.delete("videojobs", made["metadata"]["name"])
+        return made
 
     def _create(self, kind: str, body: Object) -> Object:
         present = self.objects.get((kind, body["metadata"]["name"]))
@@ -389,7 +412,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
                     events = cluster.watch(parts.path, query)
                     next(events)
                     return self._stream(events)
-                status, answer = 200, cluster.answer(self.command, self.path, body)
+                answer = cluster.answer(self.command, self.path, body)
+                status = 201 if self.command == "POST" else 200
             except Refusal as refusal:
                 status, answer = refusal.status, refusal.document()
             data = json.dumps(answer).encode() if cluster.garbled is None else cluster.garbled

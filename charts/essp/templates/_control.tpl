@@ -18,11 +18,15 @@ What the master may do in the cluster, and the contract that it relies on (servi
              of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on).
              It reads them again and again: mounted as a folder, they follow an upgrade within a minute or two
   lease      <fullname>-master            which master leads
+  resource   VideoJob (crds/videojobs.yaml), where videoJobs.enabled: a job. The master writes its status, and the
+             finalizer essp.io/job while the job is under way; it owns the Jobs of the job's trainers
+  label      essp.io/release              on a VideoJob: the release that it is for; without it, that of the namespace
   events     EsspPool                     of a pool's Deployment or a training's Job: what the master did to it, and why
 
 A Role gives exactly the rights for this, in the release's namespace, and only for what is switched on. No other pod has
 a token. What the master has made is labelled app.kubernetes.io/managed-by: essp-master. Its owner is the ConfigMap
-<fullname>-templates (ESSP_OWNER), so it outlives masters and upgrades, and goes with the release.
+<fullname>-templates (ESSP_OWNER), so it outlives masters and upgrades, and goes with the release. Only the Jobs of a
+VideoJob's trainers have that as their owner instead.
 */}}
 
 {{- define "essp.masterScales" -}}
@@ -36,7 +40,7 @@ a token. What the master has made is labelled app.kubernetes.io/managed-by: essp
 {{/* Does this pool need a token of the API server? */}}
 {{- define "essp.needsToken" -}}
 {{- $control := .root.Values.controlPlane -}}
-{{- $needed := or $control.leaderElection $control.registrations (gt (int $control.ranks) 0) (eq (include "essp.masterScales" .root) "true") -}}
+{{- $needed := or $control.leaderElection $control.registrations (gt (int $control.ranks) 0) (eq (include "essp.masterScales" .root) "true") .root.Values.videoJobs.enabled -}}
 {{- and (eq .pool.service "master") $needed -}}
 {{- end -}}
 

@@ -135,7 +135,17 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- $control := .root.Values.controlPlane -}}
 {{- if or $control.registrations $control.ranks (eq (include "essp.masterScales" .root) "true") }}
 - {name: ESSP_POOLS, value: kubernetes}
+{{- end }}
+{{- if or $control.registrations $control.ranks (eq (include "essp.masterScales" .root) "true") .root.Values.videoJobs.enabled }}
 - {name: ESSP_RELEASE, value: {{ .root.Release.Name }}}
+{{- end }}
+{{- with .root.Values.videoJobs }}
+{{- if .enabled }}
+- {name: ESSP_VIDEO_JOBS, value: {{ ternary "all" "own" .fromApi | quote }}}
+{{- with .team }}
+- {name: ESSP_VIDEO_JOBS_TEAM, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if or $control.registrations $control.ranks }}
 - {name: ESSP_OWNER, value: {{ include "essp.fullname" .root }}-templates}

@@ -15,6 +15,7 @@ from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
 from essp_master.pools.reconciler import Reconciler
 from essp_master.service import Master
+from essp_master.video_jobs.claims import Claims
 
 
 def create_app(
@@ -22,11 +23,12 @@ def create_app(
     settings: MasterSettings,
     tables: Registrations | None = None,
     reconciler: Reconciler | None = None,
+    claims: Claims | None = None,
 ) -> FastAPI:
     """Return the API of a master. Without a token in the settings, it is open to everyone who can reach it.
 
     `tables`: the registrations; None if this master has no store for them. `reconciler`: sizes the pools; None if this
-    master has no pools.
+    master has no pools. `claims`: what VideoJobs say, which requests must not contradict.
     """
     app = FastAPI(
         title="ESSP",
@@ -37,7 +39,7 @@ def create_app(
     )
     app.add_middleware(guarded, settings=settings)
     problems.install(app)
-    app.include_router(jobs.router(master))
+    app.include_router(jobs.router(master, claims or Claims()))
     app.include_router(events.router(master))
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler, OwnJobs(master)))

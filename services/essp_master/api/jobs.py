@@ -20,6 +20,7 @@ from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
+from essp_master.video_jobs.claims import Claims
 
 IdempotencyKey = Annotated[
     str | None,
@@ -119,13 +120,13 @@ _CHANGE_BODY = {
 }
 
 
-def router(master: Master) -> APIRouter:
-    """Return the routes for jobs."""
+def router(master: Master, claims: Claims) -> APIRouter:
+    """Return the routes for jobs. `claims`: what VideoJobs say about them."""
     own, aside, commands = OwnJobs(master), Aside(), Aside()
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(own)])
-    _add_start(routes, master, own, aside)
-    _add_validate(routes, master, own, aside)
-    _add_change(routes, master, aside)
+    _add_start(routes, master, claims, own, aside)
+    _add_validate(routes, master, claims, own, aside)
+    _add_change(routes, master, claims, aside)
 
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
@@ -162,20 +163,21 @@ def router(master: Master) -> APIRouter:
     def prioritise_job(name: str, wanted: JobPriority) -> JobStatus:
         """Give a job another priority in the queue, also while it runs. It may have to make room for other jobs, or
         they for it."""
+        claims.check_change(name, ["priority"])
         return master.prioritise(name, wanted.priority)
 
-    _add_remove(routes, master, commands)
+    _add_remove(routes, master, claims, commands)
     for action in ("pause", "resume", "stop"):
         routes.post(
             f"/{{name}}:{action}",
             operation_id=f"{action}_job",
             summary=action.title(),
             responses=answers_of(401, 403, 404, 409, 415, 503),
-        )(commands.route(_action(master, action)))
+        )(commands.route(_action(master, claims, action)))
     return routes
 
 
-def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) -> None:
+def _add_start(routes: APIRouter, master: Master, claims: Claims, own: OwnJobs, aside: Aside) -> None:
     answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.post(
@@ -198,6 +200,7 @@ def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) ->
 
         def start() -> JobStatus:
             spec = parse_spec(body.decode("utf-8", "replace"))
+            claims.check_start(spec)
             return master.start(spec, fresh, asked=_asked(own, request, spec, replaces))
 
         asked = fingerprint(body, str(fresh), replaces)
@@ -206,7 +209,7 @@ def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) ->
         return status
 
 
-def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) -> None:
+def _add_validate(routes: APIRouter, master: Master, claims: Claims, own: OwnJobs, aside: Aside) -> None:
     @routes.post(
         ":validate",
         operation_id="validate_job",
@@ -224,6 +227,7 @@ def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside)
 
         def check() -> JobCheck:
             spec = parse_spec(body.decode("utf-8", "replace"))
+            claims.check_start(spec)
             found = master.validate(spec, fresh, _asked(own, request, spec, replaces))
             clips = sum(plan.clips for plan in found.phases.plans)
             trainers = list(found.spec.trainers)
@@ -256,7 +260,7 @@ def _add_course(routes: APIRouter, master: Master) -> None:
         return JobSettings.of(master.spec(name))
 
 
-def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
+def _add_change(routes: APIRouter, master: Master, claims: Claims, aside: Aside) -> None:
     answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.patch(
@@ -275,13 +279,15 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
         body = await request.body()
 
         def change() -> JobStatus:
-            return master.change(name, parse_changes(body.decode("utf-8", "replace")))
+            fields = parse_changes(body.decode("utf-8", "replace"))
+            claims.check_change(name, fields)
+            return master.change(name, fields)
 
         key = _of_caller(request, idempotency_key)
         return await aside.run(answers.once, key, fingerprint(body, name), change)
 
 
-def _add_remove(routes: APIRouter, master: Master, aside: Aside) -> None:
+def _add_remove(routes: APIRouter, master: Master, claims: Claims, aside: Aside) -> None:
     @routes.delete("/{name}", operation_id="remove_job", responses=answers_of(401, 403, 404, 409, 415, 422, 503))
     async def remove_job(
         name: str,
@@ -292,6 +298,8 @@ def _add_remove(routes: APIRouter, master: Master, aside: Aside) -> None:
         not write stay. 409 while the job runs or its trainers save, and if another job that the master knows takes
         weights, a model, videos or records from its output."""
         caller = caller_of(request)
+        if not dry_run:
+            claims.check_remove(name)
         found = await aside.run(master.remove, name, dry_run, Asked(caller.team, caller.all_teams))
         return JobRemoved(
             job=found.job,
@@ -320,10 +328,15 @@ def _of_caller(request: Request, key: str | None) -> str | None:
     return None if key is None else fingerprint(caller_of(request).identity, key)
 
 
-def _action(master: Master, action: str) -> Any:
-    method = {"pause": master.pause, "resume": master.resume, "stop": master.stop}[action]
+def _action(master: Master, claims: Claims, action: str) -> Any:
+    method, wanted = {
+        "pause": (master.pause, JobState.PAUSED),
+        "resume": (master.resume, JobState.RUNNING),
+        "stop": (master.stop, JobState.STOPPED),
+    }[action]
 
     def act(name: str) -> JobStatus:
+        claims.check_state(name, wanted)
         return method(name)
 
     # In separate threads: a job can be stopped however many requests only read.

@@ -46,14 +46,14 @@ class Informer:
     def __init__(
         self,
         kind: str,
-        model: str,
+        model: str | type,
         lists: Callable[..., Any],
         changed: Callable[[], None],
         pauses_s: tuple[float, float] = (1.0, 30.0),
     ) -> None:
-        """`model`: the client's class of one object. `lists`: the client's method that lists them, including the
-        selector. `changed`: called after each change, in the informer's thread. `pauses_s`: the first and the longest
-        pause between tries while the API does not answer."""
+        """`model`: the client's class of one object, or one of our own with `from_dict`. `lists`: the client's method
+        that lists them, including the selector. `changed`: called after each change, in the informer's thread.
+        `pauses_s`: the first and the longest pause between tries while the API does not answer."""
         self._kind = kind
         self._lists = lists
         self._changed = changed

@@ -55,6 +55,8 @@ from essp_master.pools.manifests import (
     TRAINING,
     WORK,
     Manifest,
+    Owner,
+    config_map,
     extractor_deployment,
     owned,
     training_job,
@@ -109,14 +111,16 @@ class _Training:
     """How often the API reported that a Job of that name exists while none of ours was seen."""
     template: str = ""
     """The template that `body` was built from."""
+    owner: Owner | None = None
+    """The VideoJob that it belongs to, which `body` was built for."""
     body: Manifest = field(default_factory=dict)
     """Its Job."""
 
-    def follow(self, template: str) -> None:
-        """Build the Job from this template, unless it already was."""
-        if template != self.template:
-            self.template = template
-            self.body = training_job(template, self.job, self.trainer, max(self.ranks, 1), self.row)
+    def follow(self, template: str, owner: Owner | None) -> None:
+        """Build the Job from this template for this owner, unless it already was."""
+        if (template, owner) != (self.template, self.owner):
+            self.template, self.owner = template, owner
+            self.body = training_job(template, self.job, self.trainer, max(self.ranks, 1), self.row, owner)
 
 
 @dataclass
@@ -147,10 +151,12 @@ class KubernetesDriver:
         owner: str = "",
         pauses_s: tuple[float, float] = (1.0, 30.0),
         clock: Callable[[], float] = time.monotonic,
+        owner_of: Callable[[str], Owner | None] = lambda job: None,
     ) -> None:
         """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: the release whose
         pools these are; empty: all of the namespace. `owner`: the release's ConfigMap that owns all created objects;
-        empty: they outlive the release. `pauses_s`: see `Informer`."""
+        empty: they outlive the release. `pauses_s`: see `Informer`. `owner_of`: returns the VideoJob of a job, which
+        then owns its trainings instead."""
         # Not with their own types, in which every field of every object is optional.
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)
@@ -160,6 +166,7 @@ class KubernetesDriver:
         self._release = release
         self._owner_name = owner
         self._owner: Any = None
+        self._owner_of = owner_of
         self._clock = clock
         self._look_at_all_s = clock()
         self._trainers: dict[str, _Training] = {}
@@ -291,7 +298,7 @@ class KubernetesDriver:
         gone, resumes from the checkpoint that the old one saves when it leaves."""
         name = training_name(job, trainer)
         training = _Training(job, trainer, ranks, row, ranks > 0)
-        training.follow(self._template("trainer-job.yaml"))
+        training.follow(self._template("trainer-job.yaml"), self._owner_of(training.job))
         with self._lock:
             self._trainers[name] = training
             if not training.wanted:
@@ -478,7 +485,7 @@ class KubernetesDriver:
     def _repair(self, name: str) -> str:
         """Bring a training's Job closer to its desired state. Returns a sentence for users if they should know."""
         training = self._trainers[name]
-        training.follow(self._template("trainer-job.yaml"))
+        training.follow(self._template("trainer-job.yaml"), self._owner_of(training.job))
         job = self._job_of(name)
         if job is not None and job.metadata.deletion_timestamp is not None:
             return ""  # the next step comes when its pods are gone
@@ -519,7 +526,9 @@ class KubernetesDriver:
     def _create(self, name: str, training: _Training) -> str:
         try:
             with answers():
-                self._batch.create_namespaced_job(self._namespace, self._owned(training.body), **_WRITES)
+                self._batch.create_namespaced_job(
+                    self._namespace, self._owned(training.body, training.owner), **_WRITES
+                )
         except Exists:  # not seen yet, or not gone yet: the watch will show which
             training.hidden += 1
             there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
@@ -547,15 +556,17 @@ class KubernetesDriver:
                 job.metadata.name, self._namespace, body=_only(job, "Foreground"), _request_timeout=TIMEOUT_S
             )
 
-    def _owned(self, body: Manifest) -> Manifest:
-        """Return the object with the release's ConfigMap as its owner."""
+    def _owned(self, body: Manifest, owner: Owner | None = None) -> Manifest:
+        """Return the object with its owner: a VideoJob, else the release's ConfigMap."""
+        if owner is not None:
+            return owned(body, owner.reference)
         if not self._owner_name:
             return body
         if self._owner is None:  # within the caller's `answers`
             self._owner = self._core.read_namespaced_config_map(
                 self._owner_name, self._namespace, _request_timeout=TIMEOUT_S
             )
-        return owned(body, self._owner)
+        return owned(body, config_map(self._owner))
 
     def _template(self, file: str) -> str:
         path = self._templates / file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -35,6 +36,18 @@ _PLACEHOLDER = "REGISTERED"
 Manifest = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The VideoJob that a training belongs to."""
+
+    reference: Manifest
+    """As in `ownerReferences`."""
+    labels: Mapping[str, str]
+    """What it passes on to the training's Job."""
+    annotations: Mapping[str, str]
+    """The same; also to the pods, where queues look for some of them."""
+
+
 def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
     """Return the Deployment of a registered extractor."""
     body = _named(template, f"extractor-{row.name.replace('_', '-')}")
@@ -55,8 +68,11 @@ def training_name(job: str, trainer: str) -> str:
     return f"{readable}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
 
 
-def training_job(template: str, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> Manifest:
+def training_job(
+    template: str, job: str, trainer: str, ranks: int, row: TrainerRow | None, owner: Owner | None = None
+) -> Manifest:
     """Return the indexed Job of a training: its pods are the nodes of a rendezvous, each with the same number of ranks.
+    `owner`: the VideoJob of the job, if it has one.
 
     The template and the row have the resources of one rank; a pod with several ranks gets that many times as much.
     """
@@ -70,6 +86,10 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     metadata.setdefault("labels", {}).update({TRAINING: name, **names})
     spec["template"]["metadata"].setdefault("labels", {}).update(names)
     annotations |= {WORK: ids.trainer_pool(job, trainer), RANKS: str(ranks)}
+    if owner is not None:
+        metadata["labels"] |= owner.labels
+        annotations |= owner.annotations
+        body["spec"]["template"]["metadata"].setdefault("annotations", {}).update(owner.annotations)
     spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
     if "backoffLimit" in spec:
         spec["backoffLimit"] *= nodes  # one failing pod makes all pods of the group fail
@@ -85,9 +105,13 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     return _with_digest(body)
 
 
-def owned(body: Manifest, owner: Any) -> Manifest:
-    """Return the object with `owner`, an API object, as its owner: Kubernetes removes it together with the owner."""
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid}
+def config_map(found: Any) -> Manifest:
+    """Return a ConfigMap, an API object, as an owner of other objects."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": found.metadata.name, "uid": found.metadata.uid}
+
+
+def owned(body: Manifest, reference: Manifest) -> Manifest:
+    """Return the object with an owner: Kubernetes removes it together with that."""
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
 
 
