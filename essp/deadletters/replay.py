@@ -89,8 +89,9 @@ def publish_again(bus: Bus, entry: DeadLetter) -> None:
     if isinstance(original, DecodeSeed):
         bus.publish(entry.topic, original.video.uri.encode(), entry.message)
     elif isinstance(original, ClipReady):
-        index = original.clip.index
-        bus.publish(entry.topic, str(index).encode(), entry.message, partition=index % topics.DATA_PARTITIONS)
+        clip = original.clip
+        partition = topics.clip_partition(clip.purpose, clip.index, topics.DATA_PARTITIONS)
+        bus.publish(entry.topic, str(clip.index).encode(), entry.message, partition=partition)
     else:
         raise DecodeError("the message cannot be read")
     bus.flush()

@@ -484,7 +484,7 @@ def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
     _, found = open_model(adapters.stores, model)
     saved = PartialScores(adapters.stores.under(job.output), job, fleet.commands[0].snapshot.plan_digest, found)
     for stream in job.streams:
-        saved.save(stream, 32, ScoredPart({}, {}, {}))
+        saved.save(stream, [0], ScoredPart({}, {}, {}))
     if state is JobState.COMPLETED:
         fleet.report(Progress(finished=Finished(stage=PREDICTOR, uri="file:///predictions")))
         master.step(0)
@@ -495,4 +495,4 @@ def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
     begins = 0 if state is JobState.COMPLETED else 32
     [phase] = master.status("small").phases
     assert set(phase.done.values()) == {begins}
-    assert [saved.stop(stream, 32) for stream in job.streams] == [begins, begins]
+    assert [saved.saved(stream).stop(32) for stream in job.streams] == [begins, begins]
