@@ -40,6 +40,7 @@ from essp_common.wiring import Adapters
 from essp_engine.worker.heartbeat import LaneLoad
 from essp_predictor.config import PredictorSettings
 from essp_predictor.job import Answers, PredictionJob, Role
+from essp_predictor.scoring import cores_used
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ class Predictor:
 
     def gauges(self) -> dict[str, float]:
         """How busy it is, for its heartbeats."""
-        return {**self.load.take(), "partitions": float(len(self._share()))}
+        cores = float(cores_used(self._settings.device))
+        return {**self.load.take(), "lanes": cores, "partitions": float(len(self._share()))}
 
     def _share(self) -> frozenset[int]:
         return frozenset() if self._subscription is None else self._subscription.owned(topics.SHARES)

@@ -150,6 +150,11 @@ class EventReporter:
         message = f"{consumer}: no sign of life for {patience_s:.0f} s; the job continues without it until it is back"
         self.log.add("warning", message, {"consumer": consumer})
 
+    def rescored(self, worker: str, clips: int) -> None:
+        """A predictor has left before it had saved the scores of these clips."""
+        again = f"{counted(clips, 'clip')} {'is' if clips == 1 else 'are'} made again, whose scores it had not saved"
+        self.log.add("warning", f"predictor {worker} left: {again}", {"worker": worker, "clips": clips})
+
     def loops(self, present: Iterable[Loop]) -> None:
         """Update the loops that take part: add an event for each that has come or left."""
         found = {loop.consumer: Position.of(loop.position) for loop in present}

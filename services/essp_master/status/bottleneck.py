@@ -164,7 +164,7 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
 
 def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
     """For jobs whose consumers do not report how long they wait."""
-    if any(pool.queue for pool in job.pools):
+    if any(pool.queue for pool in job.pools if pool.name != ids.PREDICTOR):
         return _supply(job, tuple(job.streams), "")
     if not job.credits.waiting:
         return None
