@@ -43,7 +43,7 @@ def replay_state(bus: Bus, entries: Collection[DeadLetter]) -> ReplayState:
     clip_keys = {clip_key for entry in entries if (clip_key := clip_key_of(entry)) is not None}
     state = ReplayState()
     for command in _messages(bus, topics.CONTROL, Control):
-        if command.fence >= state.commands.get(command.job, command).fence:
+        if command.job and command.fence >= state.commands.get(command.job, command).fence:
             state.commands[command.job] = command
     for unit in _messages(bus, topics.SEEDS, DecodeSeed):
         for seed in unit.seeds:

@@ -126,7 +126,9 @@ class Predictor:
         return {**self.load.take(), "lanes": cores, "partitions": float(len(self._share()))}
 
     def _share(self) -> frozenset[int]:
-        return frozenset() if self._subscription is None else self._subscription.owned(topics.SHARES)
+        if self._subscription is None or self._control.is_paused(self.name):
+            return frozenset()
+        return self._subscription.owned(topics.SHARES)
 
     def _receive(self, record: Record, subscription: Subscription) -> None:
         """Lead the job that this command begins."""
@@ -226,7 +228,7 @@ class Predictor:
         role = Role(
             leave=lambda: self._leave(command),
             share=self._share,
-            leads=lambda: in_hand.record is not None,
+            leads=lambda: in_hand.record is not None and not self._control.is_paused(self.name),
             run_of=partial(self._control.run_of, command.job),
         )
         while not self._leave(command):

@@ -127,6 +127,11 @@ class EventReporter:
         """Crash conditions of pools and of this job's trainers."""
         return tuple(it for it in self._told.values() if it.kind is Kind.CRASHING)
 
+    @property
+    def paused(self) -> tuple[Condition, ...]:
+        """The pools that are paused."""
+        return tuple(it for it in self._told.values() if it.kind is Kind.PAUSED)
+
     def hindered(self, present: Iterable[Condition]) -> None:
         """Update the present conditions: add an event for each new one and for each that is over."""
         found = {(it.kind, it.subject): it for it in present if self._concerns(it)}

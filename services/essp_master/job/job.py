@@ -23,7 +23,7 @@ thread-safe; `service.py` guards it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -169,6 +169,13 @@ class Job:
     def finishes(self) -> bool:
         """Whether the job waits in the queue while its consumers still have whole batches to finish."""
         return self.state is JobState.QUEUED and self.ledger.outstanding > least_clips(self.spec)
+
+    @property
+    def needed_pools(self) -> Set[str]:
+        """The pools of workers that its clips go through, without its trainers."""
+        features = {stream.feature for stream in self.spec.streams.values()} - {"rgb"}
+        ends = {ids.PREDICTOR} if self.spec.predictor is not None else {ids.AGGREGATOR} if self.spec.trainers else set()
+        return {ids.DECODER, *map(ids.extractor_pool, ([feature] for feature in features)), *ends}
 
     @property
     def works(self) -> bool:
@@ -346,6 +353,9 @@ class Job:
     def has_stalled(self, now_s: float, stall_s: float) -> bool:
         """Whether clips are outstanding and nothing was reported for a long time."""
         if self.run_state.makes_way:
+            return False
+        if any(ids.serves(it.subject, made) for it in self.reporter.paused for made in self.needed_pools):
+            self._stall_watch.reported(now_s)  # nobody is to blame, and seeds issued again would be decoded twice
             return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
