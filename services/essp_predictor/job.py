@@ -156,7 +156,7 @@ class PredictionJob:
         """Open the streams of which clips fall to these partitions."""
         saved = {stream: self._partial_scores.saved(stream) for stream in self._spec.streams}
         blocks = range(-(-self._clips // topics.BLOCK_CLIPS))
-        share = Share(partitions, topics.DATA_PARTITIONS)
+        share = Share(partitions, self._adapters.bus.partitions)
         own = sum(share.has(block) for block in blocks)
         log.info(
             "job %s: scores %d of %d blocks of clips, as one of the predictors",
