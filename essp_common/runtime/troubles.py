@@ -20,6 +20,7 @@ class Kind(StrEnum):
     NO_WORKERS = "no-workers"
     CRASHING = "crashing"
     HELD_UP = "held-up"
+    PAUSED = "paused"
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
     BUS_REFUSES = "bus-refuses"
@@ -42,6 +43,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
     "log, and restart it or the workers",
     Kind.NO_WORKERS: "work waits for a pool that has no running worker; start one, or see why none starts",
+    Kind.PAUSED: "someone has paused the pool; `essp pool resume` lets it work again",
     Kind.CRASHING: "workers end as soon as they are started; their logs say why",
     Kind.HELD_UP: "workers that work waits for are not created, not placed, or on a node that does not answer; the "
     "line says why",

@@ -92,5 +92,5 @@ def _scored(spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedMode
     return {
         consumer: Position(0, stop)
         for consumer, stream in spec.readers().items()
-        if (stop := scored.stop(stream, plan.clips))
+        if (stop := scored.saved(stream).stop(plan.clips))
     }

@@ -45,7 +45,7 @@ class Extractor:
         for feature in features:
             if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):
                 require(f"the feature {feature!r}", "cv2")  # loaded by `setup`, in the lanes of the worker
-        adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
+        adapters.bus.ensure_topics({topics.features(f): adapters.bus.partitions for f in features})
         self._bus = adapters.bus
         self._control: ControlFeed
         """Set by `run`, so that an extractor that never runs has no feed thread."""
@@ -59,6 +59,7 @@ class Extractor:
             lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, reports, worker),
             reports,
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
+            lambda: self._control.is_paused(pool),
         )
 
         def troubles() -> Troubles:

@@ -141,8 +141,9 @@ class Master:
         self.conditions.add(self._unsaved)
         self._defects = Defects(clock)
         self.conditions.add(self._defects.troubles)
-        starts = settings.pools != "none"
-        self.conditions.add(PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock, starts))
+        starts, partitions = settings.pools != "none", adapters.bus.partitions
+        watch = PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock, starts, partitions)
+        self.conditions.add(watch)
 
     # --- the service ---
 

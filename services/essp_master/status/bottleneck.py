@@ -21,6 +21,7 @@ from essp_common.job.usage import ONE_PROCESS, PoolUsage, Usage
 from essp_common.quantities import counted, percent, size
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
+from essp_common.runtime.troubles import Kind
 from essp_master.job.handshake import workers_of
 
 WAITS = 0.05
@@ -48,6 +49,9 @@ def bottleneck(job: JobStatus, stops: Condition | None = None, usage: Usage | No
 def _bottleneck(job: JobStatus, stops: Condition | None) -> BottleneckStatus | None:
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
+    if stops is not None and stops.kind is Kind.PAUSED:
+        who = f"The {_workers(stops.subject)} are paused: `essp pool resume {stops.subject}` lets them work again."
+        return BottleneckStatus(part=stops.subject, words=who)
     if stops is not None:
         return BottleneckStatus(part=_part(stops.subject), words=f"{stops.line}.")
     if job.awaits:
@@ -162,7 +166,7 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
 
 def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
     """For jobs whose consumers do not report how long they wait."""
-    if any(pool.queue for pool in job.pools):
+    if any(pool.queue for pool in job.pools if pool.name != ids.PREDICTOR):
         return _supply(job, tuple(job.streams), "")
     if not job.credits.waiting:
         return None
@@ -191,10 +195,16 @@ def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckSt
 
 
 def _pool(pool: PoolStatus) -> str:
-    kind, _, feature = pool.name.partition(".")
-    who = f"The {kind}s" + (f" of {feature}" if feature else "")
     if not pool.workers:
+        kind, _, feature = pool.name.partition(".")
         one = f"No {kind} of {feature}" if feature else f"No {kind}"
         return f"{one} has made a clip lately: {counted(pool.queue, 'clip')} queued"
+    who = f"The {_workers(pool.name)}"
     cost = "" if pool.seconds_per_clip is None else f" that take {1000 * pool.seconds_per_clip:.1f} ms a clip"
     return f"{who} limit the rate: {counted(pool.queue, 'clip')} queued at {counted(pool.workers, 'worker')}{cost}"
+
+
+def _workers(pool: str) -> str:
+    """The workers of a pool, in words: `extractors of flow`."""
+    kind, _, feature = pool.partition(".")
+    return f"{kind}s" + (f" of {feature}" if feature else "")

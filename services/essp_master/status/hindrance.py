@@ -16,6 +16,7 @@ _SERVERS = (Kind.BUS_REFUSES, Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_REFU
 """What everything waits for."""
 _STOPS = (
     *_SERVERS,
+    Kind.PAUSED,
     Kind.CRASHING,
     Kind.HELD_UP,
     Kind.NO_WORKERS,
@@ -48,9 +49,7 @@ def _needed(job: Job) -> set[str]:
     """Return the pools that a job waits for now: those that its clips flow through, and in the end who fuses."""
     if job.spec.trainers and job.ledger.finals >= job.spec.trainers.keys():
         return {ids.AGGREGATOR}
-    features = {stream.feature for stream in job.spec.streams.values()}
-    consumers = {ids.PREDICTOR} if job.spec.predictor is not None else set()
-    return {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features), *consumers}
+    return {*job.needed_pools} - {ids.AGGREGATOR}
 
 
 def _concerns(subject: str, needed: set[str]) -> bool:
