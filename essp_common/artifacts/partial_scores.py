@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ValidationError
 
 from essp_common.artifacts import layout, scores
+from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.scores import ScoreTable
@@ -35,6 +36,9 @@ _TABLE = ".parquet"
 _RUNS = f"{layout.PARTS}runs/"
 _PART_CLIPS = 2000
 """Approximate number of clips in a part: seconds to minutes of work, which is what a crash costs."""
+_LEAST_PART_CLIPS, _PART_NUMBERS = 16, 2**23
+"""If an extract job writes all values of its clips (`extract.reduce: none`): the fewest clips of a part, and about how
+many positions of frames a part has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,15 @@ class _Rest(BaseModel):
 class PartialScores:
     """The parts of one predict job."""
 
-    def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:
-        """`plan_digest`: from the job's snapshot."""
+    def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel | Extraction) -> None:
+        """`plan_digest`: from the job's snapshot. `model`: what scores the clips."""
         self._output = output
         self._job = spec.name
-        self._model = "" if spec.predictor is None else spec.predictor.model
+        self._model = _source(spec)
         self._identity = _identity(spec, plan_digest, model)
-        of_video = spec.sampling.clips_per_video if spec.sampling.every_s is None else _PART_CLIPS
-        self.part_clips = _PART_CLIPS // of_video * of_video or _PART_CLIPS
+        most = _most_clips(spec)
+        of_video = most if spec.sampling.every_field else spec.sampling.clips_per_video
+        self.part_clips = most // of_video * of_video or most
         """Clips of every part except the last."""
 
     def bind(self, run: int) -> None:
@@ -81,7 +86,7 @@ class PartialScores:
         except Conflict as error:
             if self._output.get(key) != self._identity.encode():
                 raise PermanentError(
-                    f"predictor.model: {self._model} is another model than job {self._job} has begun with (or another "
+                    f"{self._model} is another model than job {self._job} has begun with (or another "
                     "version of ESSP reads it); start the job again, and all videos are scored with what is there now"
                 ) from error
 
@@ -140,11 +145,29 @@ def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> Non
         output.delete(key)
 
 
-def _identity(spec: JobSpec, plan_digest: int, model: FusedModel) -> str:
+def _source(spec: JobSpec) -> str:
+    """The field of a job that names what scores its clips, with its value."""
+    if spec.fused_model is not None:
+        return ": ".join(spec.fused_model)
+    return "extract.weights" if spec.extract is None else f"extract.weights: {spec.extract.weights}"
+
+
+def _most_clips(spec: JobSpec) -> int:
+    """About how many clips a part has: fewer if the values of a clip are large, because a part is held in memory."""
+    if spec.extract is None or spec.extract.reduce == "mean":
+        return _PART_CLIPS
+    frame = spec.clip.resize
+    return max(_LEAST_PART_CLIPS, min(_PART_CLIPS, _PART_NUMBERS // (spec.clip.frames * frame.height * frame.width)))
+
+
+def _identity(spec: JobSpec, plan_digest: int, model: FusedModel | Extraction) -> str:
+    scored_by = (
+        model.digested() if isinstance(model, Extraction) else model.model_dump(mode="json", exclude={"versions"})
+    )
     document = {
         "spec": spec.model_dump(mode="json", include={"data", "clip", "sampling", "streams"}),
         "plan": plan_digest,
-        "model": model.model_dump(mode="json", exclude={"versions"}),
+        "model": scored_by,
         "part": _PART_CLIPS,
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]

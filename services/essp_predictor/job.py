@@ -1,7 +1,9 @@
-"""One predict job: scores the clips of each stream, fuses by video, writes the answers.
+"""One job of predictors: scores the clips of each stream, fuses by video, writes the answers (`tasks.py`).
 
     each stream, in its own thread:  clips ──▶ scores, saved part by part (`stream.py`)
     when all are done:               a few videos at a time: fuse ──▶ predictions.parquet
+
+If the job extracts, vectors take the place of scores, and are written by video, too (`feature_output.py`).
 
 After a predictor dies, the job resumes with the part that was in progress. So neither memory nor the cost of a crash
 grows with the number of videos, and a video of any length occupies memory only with its scores.
@@ -13,48 +15,31 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 
-from essp_common.artifacts import layout
-from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
-from essp_common.artifacts.predictions import write_predictions
-from essp_common.artifacts.segments import write_segments
 from essp_common.job.position import Position
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.records.names import name_of, names_by_split
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
-from essp_engine.aggregation.fused import fusion_of
 from essp_engine.intake.ordered import IntakeOptions, OrderedIntake
 from essp_engine.intake.wanted import in_flight
-from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
-from essp_predictor.scoring import StreamScorer, device_of
-from essp_predictor.stream import StreamOptions, StreamPhase
+from essp_predictor.scoring import device_of
+from essp_predictor.stream import Scorer, StreamOptions, StreamPhase
+from essp_predictor.tasks import Answers, task_of
 
 log = logging.getLogger(__name__)
 
 _TAKE_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The results of a finished job."""
-
-    uri: str
-    videos: int
-    failed: int
-    """Number of videos without a single decoded clip."""
-
-
 class PredictionJob:
-    """Runs one predict job to its end."""
+    """Runs one job to its end."""
 
     def __init__(
         self,
@@ -82,38 +67,29 @@ class PredictionJob:
         with.
         """
         spec = self._spec
-        if spec.predictor is None:
-            raise ValueError(f"job {spec.name} has no predictor")
-        model_store, model = open_model(self._adapters.stores, spec.predictor.model)
-        fuse = fusion_of(model_store, model)
+        layouts = self._command.snapshot.layouts
+        task = task_of(spec, layouts, self._adapters.stores, device_of(self._settings.device), self._settings.code)
         output = self._adapters.stores.under(spec.output)
-        partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
+        partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, task.model)
         partial_scores.bind(run_of(self._command))
-        device = device_of(self._settings.device)
         [clips] = [plan.clips for plan in self._command.snapshot.phases]
         streams: list[StreamPhase] = []
         try:
             for stream in spec.streams:
-                scorer = StreamScorer(model_store, model, stream, device, self._settings.code)
+                scorer = task.scorer(stream)
                 intake = self._intake(stream, scorer, partial_scores.stop(stream, clips))
-                options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
+                options = StreamOptions(stream, clips, self._settings.batch_clips, task.classes)
                 streams.append(StreamPhase(intake, scorer, partial_scores, options))
             if not self._score(streams):
                 return None
         finally:
             for stream_phase in streams:
                 stream_phase.close()
-        answers = FusedAnswers(partial_scores, spec, model, fuse, clips)
-        names = names_by_split(spec, self._adapters.stores)
-        found = answers.predictions()
-        named = ([replace(row, name=name_of(row.video_id, names) or None) for row in part] for part in found)
-        write_predictions(output, layout.PREDICTIONS, named, answers.classes)
-        if spec.predictor.segments:
-            write_segments(output, layout.SEGMENTS, answers.segments())
+        answers = task.write(output, partial_scores, clips)
         failpoint("predictor.written")
-        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed)
+        return answers
 
-    def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
+    def _intake(self, stream: str, scorer: Scorer, start: int) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]
         fetches, read = in_flight(self._spec.clip, described, settings.cache, settings.fetches)
         options = IntakeOptions(

@@ -32,7 +32,8 @@ from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters
 from essp_predictor.config import PredictorSettings
-from essp_predictor.job import Answers, PredictionJob
+from essp_predictor.job import PredictionJob
+from essp_predictor.tasks import Answers
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +226,7 @@ def _beginning_of_prediction(record: Record) -> Control | None:
     except (BadMessage, ConfigError) as error:
         refuse(ids.PREDICTOR, record, error)
         return None
-    return command if spec.predictor is not None else None
+    return command if spec.predicts else None
 
 
 def _failed(job: str, error: Exception) -> Failed:

@@ -11,9 +11,9 @@ rebuilt.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,21 @@ from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.runtime.failpoints import failpoint
 from essp_engine.intake.ordered import Delivery, OrderedIntake
-from essp_predictor.scoring import Frames, StreamScorer, View
+from essp_engine.intake.wanted import Decoded
+from essp_predictor.scoring import Frames, View
+
+
+class Scorer(Protocol):
+    """What computes the scores of the clips of a stream, or their vectors."""
+
+    def views(self, decoded: Decoded) -> dict[View, Frames]:
+        """What it needs of a clip. Thread-safe."""
+
+    def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
+        """Name of a trainer or source -> `(N, C)` scores of N clips."""
+
+    def features(self, clips: int) -> Mapping[str, NDArray[np.floating[Any]]]:
+        """The same names -> `(N, D)` features of the N clips scored last; empty if none are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +53,9 @@ class StreamPhase:
     """Scores the clips of one stream. Used from one thread."""
 
     def __init__(
-        self, intake: OrderedIntake, scorer: StreamScorer, partial_scores: PartialScores, options: StreamOptions
+        self, intake: OrderedIntake, scorer: Scorer, partial_scores: PartialScores, options: StreamOptions
     ) -> None:
-        """`intake`: delivers the views of each clip that the scorer's members need (`StreamScorer.views`)."""
+        """`intake`: delivers the views of each clip that the scorer's members need (`Scorer.views`)."""
         self._intake = intake
         self._scorer = scorer
         self._partial_scores = partial_scores
@@ -117,7 +131,7 @@ class _Part:
     taken: list[Delivery] = field(default_factory=list)
     scored: list[Delivery] = field(default_factory=list)
     probabilities: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
-    features: dict[str, list[NDArray[np.float16]]] = field(default_factory=lambda: defaultdict(list))
+    features: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why one of its clips is missing."""
 
@@ -133,5 +147,5 @@ class _Part:
         frames = {item.clip.index: (item.clip.first_frame, item.clip.last_frame) for item in self.scored}
         return ScoredPart(tables, self.errors, frames)
 
-    def _features(self, trainer: str) -> NDArray[np.float16] | None:
+    def _features(self, trainer: str) -> NDArray[np.floating[Any]] | None:
         return np.concatenate(self.features[trainer]) if trainer in self.features else None

@@ -232,6 +232,8 @@ def _change(change: Change) -> status.ChangeStatus:
 def _kind(spec: JobSpec) -> JobKind:
     if spec.consumers:
         return "feed"
+    if spec.extract is not None:
+        return "extract"
     return "train" if spec.predictor is None else "predict"
 
 
