@@ -92,9 +92,11 @@ class FeatureManifest(_Section):
 
     format: Literal[1] = 1
     job: str
+    identity: str
+    """A digest of everything that determines the vectors (`PartialScores.identity`)."""
     sources: dict[str, FeatureSource]
     extract: dict[str, Any]
-    """The job's `extract`, for the record, as are the next three."""
+    """The job's `extract`, as are the next three."""
     clip: dict[str, Any]
     sampling: dict[str, Any]
     streams: dict[str, Any]

@@ -75,6 +75,11 @@ class PartialScores:
         self.part_clips = most // of_video * of_video or most
         """Clips of every part except the last."""
 
+    @property
+    def identity(self) -> str:
+        """A digest of everything that determines the scores."""
+        return self._identity
+
     def bind(self, run: int) -> None:
         """Bind a run of the job to this model. Idempotent.
 

@@ -43,7 +43,7 @@ def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Itera
 
 
 def _check_start(spec: JobSpec, network: str, weights: str, stores: Stores) -> None:
-    if weights == spec.output or weights.startswith(f"{spec.output}/"):
+    if spec.trainers and (weights == spec.output or weights.startswith(f"{spec.output}/")):
         raise ConfigError(
             f"{weights} is in the output of this job, whose trainers run at the same time; train these weights in "
             "another job first",

@@ -112,6 +112,7 @@ class FeatureOutput:
         self._remove_others(found)
         manifest = FeatureManifest(
             job=self._spec.name,
+            identity=parts.identity,
             sources={source.name: self._described(source) for source in found},
             extract=self._extract.model_dump(mode="json"),
             clip=self._spec.clip.model_dump(mode="json"),
