@@ -35,7 +35,7 @@ from essp_common.distribution import require
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.field_names import fields_named
 from essp_common.job.fields import plain_name
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, LimitsSpec
 from essp_common.job.status import JobState
 from essp_common.job.trainer_spec import PACKAGE, PACKAGED_WEIGHTS, names_place
 from essp_common.quantities import counted, size
@@ -46,6 +46,7 @@ from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.resolve import ResolvedJob, resolve
+from essp_engine.preflight.sizing import enough_budget
 from essp_engine.preflight.weights import check_weights_of_extraction
 from essp_engine.registrations import Declared
 
@@ -171,12 +172,16 @@ def main(
     )
     stores = Stores(settings.stores)
     with fields_named(_OPTIONS, JobSpec):
-        catalog = _catalog(source, output, settings, console)
+        own_side = None if network is None else _side_of(network, settings)
         if network is not None and weights is None:
             asked = _with_weights(asked, network, output, console)
-        own_side = None if network is None else _side_of(network, settings)
+        catalog = f"{output.rstrip('/')}/{layout.CATALOG}" if _is_source(source) else as_uri(source)
         spec = extraction_job(asked, name or _name_of(output), output, catalog, placed_settings(sets or ()), own_side)
+        if _is_source(source):
+            _build(as_uri(source), catalog, settings, console)
         job = resolve(spec, stores, Declared(code=settings.code))
+        limits = _with_room(job)
+        spec, job = spec.model_copy(update=limits), replace(job, spec=job.spec.model_copy(update=limits))
         check(job)
         check_weights_of_extraction(job.spec, stores)
         if dry_run:
@@ -212,12 +217,19 @@ def _name_of(output: str) -> str:
         return "extract"
 
 
-def _catalog(source: str, output: str, settings: Settings, console: Console) -> str:
-    """The catalog of the videos; for a folder or list, one is built in the output."""
-    uri = as_uri(source)
-    if PurePosixPath(uri).suffix.lower() in _TABLES:
-        return uri
-    catalog = f"{output.rstrip('/')}/{layout.CATALOG}"
+def _is_source(source: str) -> bool:
+    """Whether these are videos, of which a catalog is built in the output, and not a catalog."""
+    return PurePosixPath(source).suffix.lower() not in _TABLES
+
+
+def _with_room(job: ResolvedJob) -> dict[str, LimitsSpec]:
+    """The limits of the job, with a budget that is large enough for its clips."""
+    limits = job.spec.limits
+    return {"limits": limits.model_copy(update={"budget": max(limits.budget, enough_budget(job.spec, job.bounds))})}
+
+
+def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None:
+    """Build the catalog of these videos."""
     options = BuildOptions(probe=ProbeOptions(cpu_count()))
     try:
         with reading_progress(console, "reading videos") as tell:
@@ -227,7 +239,6 @@ def _catalog(source: str, output: str, settings: Settings, console: Console) -> 
         raise typer.Exit(EXIT_INTERRUPTED) from None
     for note in built.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    return catalog
 
 
 def _with_weights(asked: Asked, network: str, output: str, console: Console) -> Asked:

@@ -100,10 +100,12 @@ def _distance(asked: Asked) -> dict[str, Any]:
 
 def _frames(asked: Asked) -> int:
     """As many frames as the network or the features need."""
-    if asked.network is None:
-        return max(frames_of(feature, {}) for feature in asked.features)
-    if (limits := limits_of(asked.network).clip_frames) is None:
-        return max(1, *(frames_of(feature, {}) for feature in asked.features))
+    limits = None if asked.network is None else limits_of(asked.network).clip_frames
+    if limits is None:
+        try:
+            return max(frames_of(feature, {}) for feature in asked.features)
+        except ConfigError as error:
+            raise error.within("streams") from error
     least, most = limits
     return min(max(least, _CLIP_FRAMES), most)
 

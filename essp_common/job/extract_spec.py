@@ -23,7 +23,8 @@ class ExtractSpec(Section):
     network: NameOrPath | None = None
     """The network whose embeddings are written, as in `trainers.*.model`: a torchvision name, `timm:NAME`, `hf:NAME`,
     or one of your own. An embedding is the input of the network's last layer; for a network of single frames, the mean
-    over the frames of the clip. It is computed for each of `streams`."""
+    over the frames of the clip. It is computed for each of `streams`; one of `rgb` has all frames of a clip, unless its
+    `params` say how many."""
     weights: Uri | None = None
     """The weights of `network`, as in `trainers.*.weights`: a file, the folder of a trainer of a job that has ended, or
     `package:efficientnet_lite0`."""

@@ -44,12 +44,13 @@ def scored_with(spec: JobSpec, stores: Stores, model: FusedModel | None) -> Fuse
 
 
 def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
-    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are.
+    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are, except that
+    a job that extracts uses all frames of a clip, if it does not say how many.
 
     Raises one `ConfigError` for all fields that differ from those of the model.
     """
     if model is None:
-        return spec
+        return _with_all_frames(spec)
     needed = {member.stream: model.streams[member.stream] for member in model.deciding}
     given = spec.model_fields_set
     problems = [*_of_records(spec, model), *(_of_highlight(spec.predictor, model) if spec.predictor else ())]
@@ -63,6 +64,18 @@ def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
         sampling = sampling.model_copy(update={"clips_per_video": 1})
     streams = spec.streams if "streams" in given else needed
     return spec.model_copy(update={"clip": clip, "sampling": sampling, "streams": streams})
+
+
+def _with_all_frames(spec: JobSpec) -> JobSpec:
+    if spec.extract is None or spec.extract.model is not None:
+        return spec
+    streams = {
+        name: stream.model_copy(update={"params": {"frames": spec.clip.of(stream.view).frames, **stream.params}})
+        if stream.feature == "rgb"
+        else stream
+        for name, stream in spec.streams.items()
+    }
+    return spec.model_copy(update={"streams": streams})
 
 
 def _of_records(spec: JobSpec, model: FusedModel) -> Iterator[ConfigError]:

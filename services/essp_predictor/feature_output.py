@@ -1,14 +1,14 @@
 """Writes the vectors of an extract job from its saved parts (`essp_common/artifacts/features.py`).
 
 Parts are read one after the other, and only whole videos are written: the last video of a part waits for the next part,
-which may contain more of its clips. So the memory is one part, the longest video and one table of the output. What is
+which may contain more of its clips. So the memory is one part, the longest video and two tables of the output. What is
 written follows from the plan and the saved parts alone, so it is the same bytes for any number of workers, and whoever
 died on the way: a predictor that dies here leaves no manifest, and the next one writes everything again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from itertools import chain, pairwise
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts import features, layout
 from essp_common.artifacts.features import FeatureManifest, FeatureRows, FeatureSource
-from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
+from essp_common.artifacts.partial_scores import ScoredPart
 from essp_common.artifacts.removal import lies_within
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.timing import Timing
@@ -32,9 +32,13 @@ from essp_engine.planning.phases import Phases
 from essp_engine.planning.planned_clip import PlannedClip
 
 _TABLE_BYTES = 2**27
-"""Bytes of vectors after which the next table of the output begins."""
+"""Bytes of the vectors of a table of the output; the last one may have fewer."""
 _WRITES = 16
 """NumPy files that are written at the same time."""
+
+
+Pieces = Iterator[tuple[int, int, ScoredPart]]
+"""Saved parts in index order, without a gap: the first index of each, the index after its last, and the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +109,16 @@ class FeatureOutput:
         self._rows = phases.view(0).rows
         self._files = features.file_names(list(map(self._id, range(len(self._rows))))) if self._arrays else []
 
-    def write(self, parts: PartialScores, sources: Sequence[tuple[str, str]]) -> Written:
-        """Write everything. `sources`: the name and the stream of each. Safe to repeat."""
+    def write(self, pieces: Callable[[str], Pieces], identity: str, sources: Sequence[tuple[str, str]]) -> Written:
+        """Write everything. `pieces`: of a stream. `sources`: the name and the stream of each. Safe to repeat."""
         self._output.delete(features.MANIFEST)  # first: without it, nothing here looks complete
-        found = [self._write_source(_Source(*source, np.zeros(len(self._rows), np.int32)), parts) for source in sources]
+        found = [
+            self._write_source(_Source(*source, np.zeros(len(self._rows), np.int32)), pieces) for source in sources
+        ]
         self._remove_others(found)
         manifest = FeatureManifest(
             job=self._spec.name,
-            identity=parts.identity,
+            identity=identity,
             sources={source.name: self._described(source) for source in found},
             extract=self._extract.model_dump(mode="json"),
             clip=self._spec.clip.model_dump(mode="json"),
@@ -130,11 +136,11 @@ class FeatureOutput:
     def _id(self, video: int) -> str:
         return self._rows.text("id", video)
 
-    def _write_source(self, source: _Source, parts: PartialScores) -> _Source:
-        source.numbers = self._numbers(source, parts)
+    def _write_source(self, source: _Source, pieces: Callable[[str], Pieces]) -> _Source:
+        source.numbers = _numbers(source.name, pieces(source.stream))
         with ThreadPoolExecutor(_WRITES, thread_name_prefix="essp-features") as pool:
             written = _Tables(self._output, source)
-            for clips in self._whole_videos(source, parts):
+            for clips in self._whole_videos(source, pieces(source.stream)):
                 source.clips += np.bincount(clips.video[clips.present], minlength=len(self._rows)).astype(np.int32)
                 if self._arrays:
                     source.rows += sum(pool.map(lambda one: self._write_array(source, one), _by_video(clips)))
@@ -152,24 +158,11 @@ class FeatureOutput:
 
     # --- from the parts to the clips of whole videos ---
 
-    def _numbers(self, source: _Source, parts: PartialScores) -> int:
-        """The length of a vector; 0 if there is none."""
-        for stop in self._stops(parts):
-            table = parts.read(source.stream, stop).tables.get(source.name)
-            if table is not None and table.features is not None and len(table):
-                return int(table.features.shape[1])
-        return 0
-
-    def _stops(self, parts: PartialScores) -> Iterator[int]:
-        total = len(self._plan)
-        return (min(total, start + parts.part_clips) for start in range(0, total, parts.part_clips))
-
-    def _whole_videos(self, source: _Source, parts: PartialScores) -> Iterator[_Clips]:
+    def _whole_videos(self, source: _Source, pieces: Pieces) -> Iterator[_Clips]:
         waiting: list[_Clips] = []
-        start = 0
-        for stop in self._stops(parts):
-            read = self._clips_of(source, parts.read(source.stream, stop), start, stop)
-            start, last = stop, int(read.edges[-2])
+        for start, stop, part in pieces:
+            read = self._clips_of(source, part, start, stop)
+            last = int(read.edges[-2])
             if stop == len(self._plan):
                 yield _numbered(_joined([*waiting, read]))
             elif last or (waiting and waiting[-1].video[-1] != read.video[0]):
@@ -279,23 +272,36 @@ class _Tables:
         self._output = output
         self._source = source
         self._waiting: list[pa.Table] = []
-        self._bytes = 0
 
     def add(self, rows: FeatureRows) -> None:
-        if len(rows):
-            self._waiting.append(rows.table())
-            self._bytes += rows.vectors.nbytes
-        if self._bytes >= _TABLE_BYTES:
-            self.close()
+        if not len(rows):
+            return
+        self._waiting.append(rows.table())
+        most = max(1, _TABLE_BYTES // (rows.vectors.nbytes // len(rows)))
+        while sum(map(len, self._waiting)) >= most:
+            whole = pa.concat_tables(self._waiting)
+            self._write(whole[:most])
+            self._waiting = [whole[most:]]
 
     def close(self) -> None:
         """Write what is left."""
-        if not self._waiting:
-            return
+        if any(map(len, self._waiting)):
+            self._write(pa.concat_tables(self._waiting))
+        self._waiting = []
+
+    def _write(self, table: pa.Table) -> None:
         key = features.part_key(self._source.name, len(self._source.parts))
-        self._output.put(key, tables.packed(self._waiting[0].schema, self._waiting))
+        self._output.put(key, tables.packed(table.schema, [table.combine_chunks()]))
         self._source.parts.append(key.rpartition("/")[2])
-        self._waiting, self._bytes = [], 0
+
+
+def _numbers(source: str, pieces: Pieces) -> int:
+    """The length of a vector; 0 if there is none."""
+    for _, _, part in pieces:
+        table = part.tables.get(source)
+        if table is not None and table.features is not None and len(table):
+            return int(table.features.shape[1])
+    return 0
 
 
 def _by_video(clips: _Clips) -> Iterator[_Clips]:

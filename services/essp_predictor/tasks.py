@@ -28,7 +28,7 @@ from essp_common.wiring import Stores
 from essp_engine.aggregation.fused import fusion_of
 from essp_engine.learning.models import starting_weights
 from essp_predictor.answers import FusedAnswers
-from essp_predictor.feature_output import FeatureOutput
+from essp_predictor.feature_output import FeatureOutput, Pieces
 from essp_predictor.scoring import StreamScorer
 from essp_predictor.stream import Scorer
 from essp_predictor.vectors import CLASSES, EmbeddingScorer, FeatureScorer, NetworkScorer
@@ -128,7 +128,8 @@ class _Extraction:
 
     def write(self, output: ObjectStore, parts: PartialScores, clips: int) -> Answers:
         catalog = open_data(self._spec, self._stores, (*PLANNED, *TIMED))
-        written = FeatureOutput(output, self._spec, catalog).write(parts, self._sources())
+        made = FeatureOutput(output, self._spec, catalog)
+        written = made.write(lambda stream: _pieces(parts, stream, clips), parts.identity, self._sources())
         return Answers(output.uri(features.MANIFEST), written.videos, written.failed)
 
     def _sources(self) -> list[tuple[str, str]]:
@@ -136,3 +137,9 @@ class _Extraction:
         if self.model.model is not None:
             return [(member.trainer, member.stream) for member in self.model.model.deciding]
         return [(stream, stream) for stream in self._spec.streams]
+
+
+def _pieces(parts: PartialScores, stream: str, clips: int) -> Pieces:
+    for start in range(0, clips, parts.part_clips):
+        stop = min(clips, start + parts.part_clips)
+        yield start, stop, parts.read(stream, stop)
