@@ -6,6 +6,7 @@
     essp.features.<name>   FeatureReady  clip index   the same for a feature extracted from a clip
     essp.progress          Progress      job          what workers have done
     essp.control           Control       job          the master's commands; each instance reads all of them
+    essp.shares            (none)        -            who owns partition n scores share n of every predict job
     essp.deadletter        DeadLetter    video id     what could not be processed
     essp.doctor            (any bytes)   doctor       `essp doctor` was here
 
@@ -13,22 +14,29 @@ A tenant's topics and consumer groups begin with its name: `vision.essp.seeds` (
 
 The same video always goes to the same partition of `essp.seeds`, and so to a decoder that has it open. For a long
 video, which many decoders read at once, this holds for each of its parts (`planning/work_units.py`). Clips and features
-are on the partition `index % partitions`, from which each rank of a trainer reads a fixed share.
+are on the partition `index % partitions`, from which each rank of a trainer reads a fixed share. Those of a predict job
+are dealt in blocks of consecutive clips (`clip_partition`), each of which one predictor scores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from math import gcd
+
+from essp_common.pb.v1.messages_pb2 import PREDICT, Purpose
 
 SEEDS = "essp.seeds"
 CLIPS = "essp.clips"
 PROGRESS = "essp.progress"
 CONTROL = "essp.control"
+SHARES = "essp.shares"
+"""Carries nothing: predictors share its partitions, and with them the clips of every predict job."""
 DEADLETTER = "essp.deadletter"
 DOCTOR = "essp.doctor"
 """The topic on which `essp doctor` tests a round trip; `essp setup` creates it."""
 
-FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, DEADLETTER)
+FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, SHARES, DEADLETTER)
 """The topics that always exist; feature topics are created when a job or an extractor uses them."""
 
 KEPT = (CONTROL,)
@@ -59,12 +67,18 @@ ACCESS = (
     Access(_FEATURES, frozenset({"extractor", "master"}), _CONSUMERS),
     Access(PROGRESS, _WORKERS | {"master"}, frozenset({"master", "aggregator"})),
     Access(CONTROL, frozenset({"master"}), SERVICES),
+    Access(SHARES, frozenset(), frozenset({"predictor"})),
     Access(DEADLETTER, frozenset({"decoder", "extractor", "people"}), frozenset({"people"})),
     Access(DOCTOR, frozenset({"people"}), frozenset({"people"})),
 )
 
 DATA_PARTITIONS = 64
 """Partitions of the data topics: the largest number of workers in a pool, and of ranks of a trainer."""
+
+BLOCK_CLIPS = 32
+"""Consecutive clips of a predict job that one predictor scores: enough for a batch of a GPU, and few enough that the
+clips under way at one time are divided among many predictors."""
+_GOLDEN = 0.6180339887498949
 
 
 def features(feature: str) -> str:
@@ -80,6 +94,25 @@ def of_tenant(tenant: str, name: str) -> str:
 def partitions(topic: str) -> int:
     """The number of partitions with which a topic is created."""
     return 1 if topic in (PROGRESS, CONTROL, DEADLETTER, DOCTOR) else DATA_PARTITIONS
+
+
+def clip_partition(purpose: Purpose, index: int, partitions: int) -> int:
+    """The partition of the messages about a clip, of `partitions`.
+
+    Neighbouring blocks of a predict job lie far apart, because the partitions of one predictor may be neighbours: those
+    of any range of partitions then come at even intervals, and all predictors have work at the same time.
+    """
+    if purpose != PREDICT:
+        return index % partitions
+    return index // BLOCK_CLIPS * _stride(partitions) % partitions
+
+
+@cache
+def _stride(partitions: int) -> int:
+    """The number next to the golden section of `partitions` that has no factor in common with it."""
+    return min(
+        (n for n in range(1, partitions + 1) if gcd(n, partitions) == 1), key=lambda n: abs(n - _GOLDEN * partitions)
+    )
 
 
 def stream_topic(feature: str) -> str:

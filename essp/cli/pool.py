@@ -80,6 +80,40 @@ def reset_pool(
 
 
 @app.command()
+def pause(
+    name: Annotated[
+        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
+    ],
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let the workers of a pool finish what they have, and take nothing new. They stay."""
+    _act("pause", name, server, token, as_json)
+
+
+@app.command()
+def resume(
+    name: Annotated[
+        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
+    ],
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let the workers of a paused pool work again."""
+    _act("resume", name, server, token, as_json)
+
+
+def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
+    with connect(server, token) as client:
+        answer = ask(client, "POST", f"{path_of('pools', name)}:{action}")
+    if as_json:
+        typer.echo(json.dumps(answer))
+    typer.echo(f"{name}: {_kept(answer)}", err=True)
+
+
+@app.command()
 def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
     """Show what was done to pools and why, oldest first."""
     with connect(server, token) as client:
@@ -90,4 +124,5 @@ def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) 
 
 
 def _kept(rule: dict[str, Any]) -> str:
-    return f"{rule['min']} to {rule['max']}" if rule["replicas"] is None else f"at {rule['replicas']}"
+    size = f"{rule['min']} to {rule['max']}" if rule["replicas"] is None else f"at {rule['replicas']}"
+    return f"{size}, paused" if rule.get("paused") else size

@@ -43,7 +43,7 @@ def replay_state(bus: Bus, entries: Collection[DeadLetter]) -> ReplayState:
     clip_keys = {clip_key for entry in entries if (clip_key := clip_key_of(entry)) is not None}
     state = ReplayState()
     for command in _messages(bus, topics.CONTROL, Control):
-        if command.fence >= state.commands.get(command.job, command).fence:
+        if command.job and command.fence >= state.commands.get(command.job, command).fence:
             state.commands[command.job] = command
     for unit in _messages(bus, topics.SEEDS, DecodeSeed):
         for seed in unit.seeds:
@@ -89,8 +89,9 @@ def publish_again(bus: Bus, entry: DeadLetter) -> None:
     if isinstance(original, DecodeSeed):
         bus.publish(entry.topic, original.video.uri.encode(), entry.message)
     elif isinstance(original, ClipReady):
-        index = original.clip.index
-        bus.publish(entry.topic, str(index).encode(), entry.message, partition=index % topics.DATA_PARTITIONS)
+        clip = original.clip
+        partition = topics.clip_partition(clip.purpose, clip.index, topics.DATA_PARTITIONS)
+        bus.publish(entry.topic, str(clip.index).encode(), entry.message, partition=partition)
     else:
         raise DecodeError("the message cannot be read")
     bus.flush()

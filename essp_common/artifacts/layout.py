@@ -39,8 +39,8 @@ TABLE = (
     Line("report/run-<runs>.html", "the report after that many runs of the job", "training"),
     Line("report/<picture>.png", "its pictures", "training"),
     Line("catalog.parquet", "the videos asked about", "prediction"),
-    Line("predictor/<digest>/<stream>/<number>/<trainer>.parquet", "scores so far (partial_scores.py)", "prediction"),
-    Line("predictor/<digest>/<stream>/<number>/done.json", "where each of those clips is", "prediction"),
+    Line("predictor/<digest>/<stream>/<blocks>/<trainer>.parquet", "scores so far (partial_scores.py)", "prediction"),
+    Line("predictor/<digest>/<stream>/<blocks>/done.json", "where each of those clips is", "prediction"),
     Line("predictor/runs/<fence>", "what a run of the job scores with", "prediction"),
     Line("predictions.parquet", "the answers", "prediction"),
     Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
@@ -62,6 +62,7 @@ _VARIES = {
     "trainer": _NAME,
     "stream": _NAME,
     "step": "[0-9]{10,18}",
+    "blocks": "[0-9]{10}(?:-[0-9a-f]{1,128})?",  # without the second number: from earlier versions
     "number": "[0-9]{10}",
     "file": r"manifest\.json|(?:model|trained|optimizer)\.(?:safe)?tensors",  # .safetensors: from earlier versions
     "purpose": "train|validation|test|predict|embed",

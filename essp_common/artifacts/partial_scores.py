@@ -1,26 +1,32 @@
-"""What a predict job has scored so far, so that a predictor resumes there after a crash or a restart of the job.
+"""What predictors have scored of a job so far: each part is a number of blocks of clips that one predictor has scored.
 
-    predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
-    predictor/<identity>/<stream>/<stop>/done.json           2. where each clip is, and why some are missing
-    predictor/runs/<run>                                     the identity that a run of the job scores with
+    predictor/<identity>/<stream>/<blocks>/<trainer>.parquet   1. the scores of the clips of one part, by each member
+    predictor/<identity>/<stream>/<blocks>/done.json           2. where each clip is, and why some are missing
+    predictor/runs/<run>                                       the identity that a run of the job scores with
 
-A part exists once the second object does. Parts contain the same clips for every stream. If all videos have the same
-small number of clips, a part contains whole videos; otherwise the clips of a video may be in several parts. The
-identity is a digest of everything that determines the scores; parts of another model or catalog are ignored. It stays
-the same within a run, because clips that were scored with one model do not arrive again for another.
+A part exists once the second object does. Its name says which blocks (`topics.BLOCK_CLIPS` consecutive clips) it holds:
+the first one, and a bit for each from there. A block may be in two parts, if two predictors have scored it because one
+of them did not know yet that the other had taken it over. The scores are the same: they depend on the block alone.
 
-The master uses this module to find out where a predictor will start, so it does not import torch.
+The identity is a digest of everything that determines the scores; parts of another model or catalog are ignored. It
+stays the same within a run, because clips that were scored with one model do not arrive again for another.
+
+The master uses this module to find out where predictors will start, so it does not import torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from essp_common import topics
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
@@ -34,31 +40,91 @@ from essp_common.validation import problems
 _DONE = "done.json"
 _TABLE = ".parquet"
 _RUNS = f"{layout.PARTS}runs/"
-_PART_CLIPS = 2000
-"""Approximate number of clips in a part: seconds to minutes of work, which is what a crash costs."""
-_LEAST_PART_CLIPS, _PART_NUMBERS = 16, 2**23
-"""If an extract job writes all values of its clips (`extract.reduce: none`): the fewest clips of a part, and about how
-many positions of frames a part has."""
+_FORMAT = 2
+_NAMED = re.compile("([0-9]{10})-([0-9a-f]+)")
+_SPAN = 512
+"""Most blocks from the first to the last of a part: its name has a digit for each four."""
+_READERS = 8
+"""Objects that are read at the same time. A part is small, and a store may take long to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """Scores of one stream for some videos."""
+    """Scores of one stream for some clips."""
 
     tables: dict[str, ScoreTable]
     """Trainer -> its scores."""
-    errors: dict[str, str]
-    """Video -> why one of its clips is missing."""
+    missing: dict[int, tuple[str, str]]
+    """Index of a clip that is missing -> its video, and the reason."""
     frames: dict[int, tuple[int, int]]
     """Index of a scored clip -> its first and last frame in the file."""
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Video -> why one of its clips is missing: the last one."""
+        return dict(self.missing[index] for index in sorted(self.missing))
+
+    def between(self, start: int, stop: int) -> ScoredPart:
+        """The clips from index `start` to before `stop`."""
+        tables = {}
+        for name, table in self.tables.items():
+            rows = np.flatnonzero((table.clip_index >= start) & (table.clip_index < stop))
+            if len(rows):
+                tables[name] = table.at(rows)
+        return ScoredPart(
+            tables,
+            {index: why for index, why in self.missing.items() if start <= index < stop},
+            {index: ends for index, ends in self.frames.items() if start <= index < stop},
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoredPart]) -> ScoredPart:
+        """The clips of all parts, one after the other."""
+        tables: dict[str, list[ScoreTable]] = {}
+        for part in parts:
+            for name, table in part.tables.items():
+                tables.setdefault(name, []).append(table)
+        return cls(
+            {name: found[0] if len(found) == 1 else scores.joined(found) for name, found in tables.items()},
+            {index: why for part in parts for index, why in part.missing.items()},
+            {index: ends for part in parts for index, ends in part.frames.items()},
+        )
 
 
 class _Rest(BaseModel):
     """The content of a part other than its tables."""
 
-    errors: dict[str, str]
+    missing: tuple[tuple[int, str, str], ...]
+    """Index of a missing clip, its video, and the reason."""
     frames: tuple[tuple[int, int, int], ...]
     """Index of a scored clip, its first and last frame."""
+
+
+class Saved:
+    """The saved blocks of one stream, as they were when the store was asked."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """`names`: of the parts."""
+        self._part_of: dict[int, str] = {}
+        for name in sorted(names):
+            for block in _blocks(name):
+                self._part_of.setdefault(block, name)
+
+    @property
+    def blocks(self) -> frozenset[int]:
+        """All saved blocks."""
+        return frozenset(self._part_of)
+
+    def stop(self, clips: int) -> int:
+        """How many of a stream's `clips` are saved, counted from the first one without a gap."""
+        block = 0
+        while block * topics.BLOCK_CLIPS < clips and block in self._part_of:
+            block += 1
+        return min(clips, block * topics.BLOCK_CLIPS)
+
+    def part_of(self, block: int) -> str:
+        """The name of a part that holds a saved block."""
+        return self._part_of[block]
 
 
 class PartialScores:
@@ -70,10 +136,6 @@ class PartialScores:
         self._job = spec.name
         self._model = _source(spec)
         self._identity = _identity(spec, plan_digest, model)
-        most = _most_clips(spec)
-        of_video = most if spec.sampling.every_field else spec.sampling.clips_per_video
-        self.part_clips = most // of_video * of_video or most
-        """Clips of every part except the last."""
 
     @property
     def identity(self) -> str:
@@ -95,25 +157,44 @@ class PartialScores:
                     "version of ESSP reads it); start the job again, and all videos are scored with what is there now"
                 ) from error
 
-    def stop(self, stream: str, clips: int) -> int:
-        """How many of a stream's `clips` are scored and saved, counted from the first one without a gap."""
-        prefix = self._prefix(stream)
-        done = {info.key.removeprefix(prefix) for info in self._output.list(prefix) if info.key.endswith(_DONE)}
-        stop = 0
-        while stop < clips and f"{(after := min(clips, stop + self.part_clips)):010d}/{_DONE}" in done:
-            stop = after
-        return stop
+    def saved(self, stream: str) -> Saved:
+        """What is scored and saved of a stream."""
+        prefix, end = self._prefix(stream), f"/{_DONE}"
+        keys = (info.key for info in self._output.list(prefix) if info.key.endswith(end))
+        return Saved(key[len(prefix) : -len(end)] for key in keys)
 
-    def save(self, stream: str, stop: int, part: ScoredPart) -> None:
-        """Write one part: the scores of a stream's clips from the end of the previous part up to `stop`. Idempotent."""
+    def save(self, stream: str, blocks: Sequence[int], part: ScoredPart) -> None:
+        """Write one part: the scores of a stream's clips in these blocks, in ascending order. Idempotent."""
+        prefix = f"{self._prefix(stream)}{_name(blocks)}/"
         for trainer, table in part.tables.items():
-            scores.write(self._output, f"{self._part(stream, stop)}{trainer}{_TABLE}", table)
-        rest = _Rest(errors=part.errors, frames=tuple((index, *ends) for index, ends in part.frames.items()))
-        self._output.put(f"{self._part(stream, stop)}{_DONE}", rest.model_dump_json().encode())
+            scores.write(self._output, f"{prefix}{trainer}{_TABLE}", table)
+        rest = _Rest(
+            missing=tuple((index, *why) for index, why in part.missing.items()),
+            frames=tuple((index, *ends) for index, ends in part.frames.items()),
+        )
+        self._output.put(f"{prefix}{_DONE}", rest.model_dump_json().encode())
 
-    def read(self, stream: str, stop: int) -> ScoredPart:
-        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` if it is damaged."""
-        prefix = self._part(stream, stop)
+    def read_blocks(self, stream: str, saved: Saved, blocks: range) -> Generator[ScoredPart, None, None]:
+        """Yield the saved blocks of a stream one by one, in order; memory holds the parts that they are from.
+
+        Raises `NotFound`, or `PermanentError` for a damaged part.
+        """
+        last = {saved.part_of(block): block for block in blocks}
+        names = list(dict.fromkeys(map(saved.part_of, blocks)))
+        parts: dict[str, Future[ScoredPart]] = {}
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="essp-parts") as readers:
+            for block in blocks:
+                name = saved.part_of(block)
+                while names and (name not in parts or len(parts) < _READERS):
+                    ahead = names.pop(0)
+                    parts[ahead] = readers.submit(self._read, stream, ahead)
+                start = block * topics.BLOCK_CLIPS
+                yield parts[name].result().between(start, start + topics.BLOCK_CLIPS)
+                if last[name] == block:
+                    del parts[name]
+
+    def _read(self, stream: str, name: str) -> ScoredPart:
+        prefix = f"{self._prefix(stream)}{name}/"
         where = self._output.uri(f"{prefix}{_DONE}")
         remedy = f"remove {where} and start the job again: what is missing is then scored again"
         try:
@@ -127,13 +208,27 @@ class PartialScores:
         frames = {index: (first, last) for index, first, last in rest.frames}
         if any(table.clip_index.tolist() != list(frames) for table in tables.values()) or (frames and not tables):
             raise PermanentError(f"{where} has other clips than the other tables; {remedy}")
-        return ScoredPart(tables, rest.errors, frames)
+        return ScoredPart(tables, {index: (video, why) for index, video, why in rest.missing}, frames)
 
     def _prefix(self, stream: str) -> str:
         return f"{layout.PARTS}{self._identity}/{stream}/"
 
-    def _part(self, stream: str, stop: int) -> str:
-        return f"{self._prefix(stream)}{stop:010d}/"
+
+def fits(blocks: Sequence[int], block: int) -> bool:
+    """Whether a part that begins with these blocks may have another one."""
+    return not blocks or block - blocks[0] < _SPAN
+
+
+def _name(blocks: Sequence[int]) -> str:
+    return f"{blocks[0]:010d}-{sum(1 << block - blocks[0] for block in blocks):x}"
+
+
+def _blocks(name: str) -> Iterator[int]:
+    """The blocks of the part with this name; none for another name, which is not a part's."""
+    if (match := _NAMED.fullmatch(name)) is None:
+        return
+    first, mask = int(match[1]), int(match[2], 16)
+    yield from (first + place for place in range(mask.bit_length()) if mask >> place & 1)
 
 
 def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> None:
@@ -157,22 +252,13 @@ def _source(spec: JobSpec) -> str:
     return "extract.weights" if spec.extract is None else f"extract.weights: {spec.extract.weights}"
 
 
-def _most_clips(spec: JobSpec) -> int:
-    """About how many clips a part has: fewer if the values of a clip are large, because a part is held in memory."""
-    if spec.extract is None or spec.extract.reduce == "mean":
-        return _PART_CLIPS
-    frame = spec.clip.resize
-    return max(_LEAST_PART_CLIPS, min(_PART_CLIPS, _PART_NUMBERS // (spec.clip.frames * frame.height * frame.width)))
-
-
 def _identity(spec: JobSpec, plan_digest: int, model: FusedModel | Extraction) -> str:
-    scored_by = (
-        model.digested() if isinstance(model, Extraction) else model.model_dump(mode="json", exclude={"versions"})
-    )
+    plain = model.model_dump(mode="json", exclude={"versions"}) if isinstance(model, FusedModel) else model.digested()
     document = {
         "spec": spec.model_dump(mode="json", include={"data", "clip", "sampling", "streams"}),
         "plan": plan_digest,
-        "model": scored_by,
-        "part": _PART_CLIPS,
+        "model": plain,
+        "format": _FORMAT,
+        "block": topics.BLOCK_CLIPS,
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]

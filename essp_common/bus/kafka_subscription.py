@@ -168,6 +168,10 @@ class KafkaSubscription:
         with self._changed:
             return len(self._owned)
 
+    def owned(self, topic: str) -> frozenset[int]:
+        with self._changed:
+            return frozenset(slot.partition for slot in self._owned if slot.topic == topic)
+
     def troubles(self) -> Troubles:
         """Report what the broker owes this member."""
         return {} if self._closing.is_set() else self._membership.troubles()

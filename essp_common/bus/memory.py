@@ -274,6 +274,10 @@ class MemorySubscription:
     def partitions(self) -> int:
         return len(self.slots)
 
+    def owned(self, topic: str) -> frozenset[int]:
+        with self._bus.lock:
+            return frozenset(number for name, number in self.slots if name == topic)
+
     def close(self) -> None:
         with self._bus.lock:
             if not self._closed:

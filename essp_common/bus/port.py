@@ -91,6 +91,9 @@ class Subscription(Protocol):
     def partitions(self) -> int:
         """How many partitions it owns now. 0 for a member that has not been assigned any (yet)."""
 
+    def owned(self, topic: str) -> frozenset[int]:
+        """Return the partitions of a topic that it owns now. Thread-safe."""
+
     def close(self) -> None:
         """Commit what is done and leave the group. What is not done is delivered again."""
 

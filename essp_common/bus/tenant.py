@@ -87,5 +87,8 @@ class _TenantSubscription:
     def partitions(self) -> int:
         return self._subscription.partitions
 
+    def owned(self, topic: str) -> frozenset[int]:
+        return self._subscription.owned(self._prefix + topic)
+
     def close(self) -> None:
         self._subscription.close()

@@ -6,6 +6,8 @@ command of a job matters. Of two masters, the one with the higher fence wins: a 
 latest one of its job is ignored. If the bus does not answer, the feed keeps its state and polls again until `close`.
 Thousands of jobs may have ended, and a parsed message takes many times its size, so commands that ended a job are kept
 packed.
+
+A message without a job names the pools that are paused: their workers finish what they have and take nothing new.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class ControlFeed:
         """Follow the topic in its own thread, until `close`."""
         self._latest: dict[str, Control] = {}
         self._ended: dict[str, bytes] = {}
+        self._paused: frozenset[str] = frozenset()
         self._listeners: list[Listener] = []
         self._changed = threading.Condition()
         self._dispatch = threading.RLock()  # serialises calls of the listeners, so that each gets the commands in order
@@ -101,6 +104,10 @@ class ControlFeed:
         """The snapshot of the job, or None if no command is known yet."""
         control = self.latest(job)
         return None if control is None else control.snapshot
+
+    def is_paused(self, pool: str) -> bool:
+        """Whether the workers of a pool may take nothing new."""
+        return pool in self._paused
 
     def jobs(self) -> dict[str, Control]:
         """The last command of every job."""
@@ -165,6 +172,9 @@ class ControlFeed:
             control = parsed(Control, record)
         except BadMessage as error:
             refuse("control", record, error)
+            return None
+        if control.HasField("pools"):
+            self._paused = frozenset(control.pools.names)
             return None
         known = self._known(control.job)
         if known is not None and control.fence < known.fence and not known.removed:

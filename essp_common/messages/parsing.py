@@ -98,6 +98,8 @@ def _lacking(message: Message) -> str:
             return "job" if not message.job else "" if message.seeds or _is_probe(message) else "seeds"
         case ClipReady() | FeatureReady():
             return "job" if not message.clip.job else "key" if not (message.key or message.skipped) else ""
+        case Control() if message.HasField("pools"):
+            return ""
         case Control():
             return "job" if not message.job else "command" if not message.command else ""
     return ""

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """A condition becomes visible within this time."""
-_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT})
+_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT, Kind.PAUSED})
 """Conditions that do not affect readiness. An upgrade waits until its new processes are ready, and mixed releases end
-with the upgrade. A defect affects one part, and everything else must continue."""
+with the upgrade. A defect affects one part, and everything else must continue. A pause was asked for."""
 Subject = tuple[Kind, str]
 """A kind, and the subject that it concerns: a pool, a training, or `master`."""
 Source = Callable[[], Mapping[Subject, str]]

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     UNASSIGNED = "unassigned"
     NO_WORKERS = "no-workers"
     CRASHING = "crashing"
+    PAUSED = "paused"
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
     BUS_REFUSES = "bus-refuses"
@@ -40,6 +41,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
     "log, and restart it or the workers",
     Kind.NO_WORKERS: "work waits for a pool that has no running worker; start one, or see why none starts",
+    Kind.PAUSED: "someone has paused the pool; `essp pool resume` lets it work again",
     Kind.CRASHING: "workers end as soon as they are started; their logs say why",
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; check its log, its disk and its "

@@ -28,6 +28,8 @@ Guarantees:
   all missing ones are reported together: a consumer that was killed misses everything that it had released, and would
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way.
+- A message about a clip that another rank or predictor takes is dropped, and its bytes stay: it was sent while clips
+  were dealt otherwise, and whoever takes the clip asks for it.
 - Bytes that a worker of another release has stored (`OtherRelease`) are treated as a clip that has not arrived: during
   an upgrade this may happen to a clip any number of times, and does not count as a failure of the clip.
 - If the next clip is late, the intake requests it, so that a lost message or report never blocks a consumer
@@ -58,7 +60,7 @@ from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease
 from essp_common.job.position import Position
 from essp_common.messages.parsing import BadMessage, parsed, refuse
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, FeatureReady, PhasePlan, Progress, Recipe
+from essp_common.pb.v1.messages_pb2 import PREDICT, ClipReady, ClipRef, FeatureReady, PhasePlan, Progress, Recipe
 from essp_common.runtime import ids
 from essp_engine.intake.fetching import Fetching
 from essp_engine.intake.reorder_buffer import Put, ReorderBuffer
@@ -98,6 +100,26 @@ class Elsewhere(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The clips of a predict job that one predictor scores: the blocks on its partitions (`topics.clip_partition`)."""
+
+    partitions: frozenset[int]
+    of: int
+    """Number of partitions."""
+    saved: frozenset[int] = frozenset()
+    """The blocks whose scores are saved: their clips are not taken."""
+
+    def has(self, block: int) -> bool:
+        """Whether a block is on one of the partitions."""
+        return topics.clip_partition(PREDICT, block * topics.BLOCK_CLIPS, self.of) in self.partitions
+
+    def takes(self, index: int) -> bool:
+        """Whether the clip at an index is to be taken."""
+        block = index // topics.BLOCK_CLIPS
+        return block not in self.saved and self.has(block)
+
+
+@dataclass(frozen=True, slots=True)
 class IntakeOptions:
     """The consumer, the stream and how its clips are read."""
 
@@ -118,6 +140,8 @@ class IntakeOptions:
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
+    share: Share | None = None
+    """The clips that a predictor takes; None: those of the rank."""
     fetches: int = 0
     """Clips that are read from the cache at the same time, before their turn, on separate threads; 0: each is read when
     it is taken."""
@@ -141,11 +165,15 @@ class IntakeOptions:
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions of this rank."""
+        """The partitions of this rank or share."""
+        if self.share is not None:
+            return tuple(sorted(self.share.partitions))
         return tuple(range(self.rank, topics.DATA_PARTITIONS, self.world_size))
 
     def owns(self, index: int) -> bool:
         """Whether this rank takes the clip at `index`: `rank_of`, without a call for each clip."""
+        if self.share is not None:
+            return self.share.takes(index)
         return index % topics.DATA_PARTITIONS % self.world_size == self.rank
 
 
@@ -431,6 +459,10 @@ class OrderedIntake:
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # perhaps of the next run: it is delivered again, to the intake of that run
+        if not self._options.owns(arrival.clip.index):
+            share = self._options.share
+            over = share is not None and arrival.clip.index // topics.BLOCK_CLIPS in share.saved
+            return self._drop(arrival, ack=over, trained=over and not arrival.skipped)
         position = Position(phase_index, arrival.clip.index)
         # From an earlier run. Its bytes stay until this run's bytes replace them: an ack could free the new ones.
         if 0 < arrival.fence < self._options.since and (arrival.skipped or position >= self._buffer.next):

@@ -128,6 +128,7 @@ class ReorderBuffer(Generic[T]):
         self._held.discard(position)
 
     def _owned_from(self, phase_index: int, index: int) -> Position:
-        while not self._owns(index):
+        size = self._sizes[phase_index] if phase_index < len(self._sizes) else 0
+        while index < size and not self._owns(index):
             index += 1
         return Position(phase_index, index)

@@ -12,7 +12,7 @@ from essp_common.quantities import counted
 from essp_engine.preflight.resolve import ResolvedJob
 from essp_engine.preflight.streams import Stream
 
-MOST_NUMBERS = 2**24
+MOST_NUMBERS = 2**20
 """Numbers of one vector."""
 
 

@@ -95,5 +95,5 @@ def _scored(
     return {
         consumer: Position(0, stop)
         for consumer, stream in spec.readers().items()
-        if (stop := scored.stop(stream, plan.clips))
+        if (stop := scored.saved(stream).stop(plan.clips))
     }

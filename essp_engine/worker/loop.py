@@ -109,14 +109,17 @@ class Worker:
         stage: Callable[[], Stage],
         reports: Reports,
         options: WorkerOptions,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         """`name`: the pool (`decoder`), which labels metrics and threads. `stage`: called once for each lane. `cache`:
-        keeps the counts of records that crash workers. `reports`: shared with the stages."""
+        keeps the counts of records that crash workers. `reports`: shared with the stages. `is_paused`: whether the pool
+        may take nothing new."""
         self.name = name
         self._subscription = subscription
         self._stage = stage
         self._reports = reports
         self._options = options
+        self._is_paused = is_paused
         self._draining = threading.Event()
         self._crash_counts = CrashCounts(cache, name, options.attempts, self._draining)
         self._changed = threading.Condition()
@@ -197,7 +200,7 @@ class Worker:
             if time.monotonic() >= take_back_s:
                 self._take_back()
                 take_back_s = time.monotonic() + _TAKE_BACK_S
-            room = self._wait_for_room()
+            room = 0 if self._waits_while_paused() else self._wait_for_room()
             # Without room, still poll (paused, without waiting), because only polling keeps the group membership.
             if bool(room) == paused:
                 paused = not room
@@ -221,6 +224,10 @@ class Worker:
         """Lanes that hang."""
         since = time.monotonic() - self._options.stuck_s
         return [lane for lane, began in list(self._tries.items()) if began < since]
+
+    def _waits_while_paused(self) -> bool:
+        """Whether the pool is paused; if so, wait for a moment."""
+        return self._is_paused() and not self._draining.wait(self._options.poll_timeout_s)
 
     def _wait_for_room(self) -> int:
         """Wait for room, and return how many records may be taken; 0 after a while, because the group membership needs

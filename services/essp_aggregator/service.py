@@ -67,6 +67,11 @@ class Aggregator:
         subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
         try:
             for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
+                is_paused = control.is_paused(self.name)
+                (subscription.pause if is_paused else subscription.resume)()
+                if is_paused and not records:
+                    self._draining.wait(_POLL_S)
+                    continue
                 for record in (*self._early.take_known(control), *records):
                     if not self._handle(record, control, subscription):
                         return

@@ -37,7 +37,15 @@ class Decoder:
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
         options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
-        self._worker = Worker(ids.DECODER, subscription, adapters.cache, self._stage, self._reports, options)
+        self._worker = Worker(
+            ids.DECODER,
+            subscription,
+            adapters.cache,
+            self._stage,
+            self._reports,
+            options,
+            lambda: self._control.is_paused(ids.DECODER),
+        )
 
         def troubles() -> Troubles:
             return {**adapters.troubles(), **self._worker.troubles()}

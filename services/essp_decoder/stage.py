@@ -152,7 +152,7 @@ class DecodeStage:
             topics.CLIPS,
             str(clip.index).encode(),
             held.ready.SerializeToString(),
-            partition=clip.index % topics.DATA_PARTITIONS,
+            partition=topics.clip_partition(clip.purpose, clip.index, topics.DATA_PARTITIONS),
         )
         failpoint("decoder.announced")
         self._reports.made(clip, unit.fence, len(value), held.seconds)

@@ -59,6 +59,7 @@ class Extractor:
             lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, reports, worker),
             reports,
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
+            lambda: self._control.is_paused(pool),
         )
 
         def troubles() -> Troubles:

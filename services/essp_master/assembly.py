@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from essp_common import topics
+from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError
+from essp_common.pb.v1.messages_pb2 import Control, PausedPools
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
@@ -120,6 +123,7 @@ class MasterProcess:
             trainer_ranks,
             conditions=lambda: master.conditions.present,
             jobs_known=lambda: master.recovered,
+            tell_paused=partial(_tell_paused, adapters.bus),
         )
         master.conditions.add(book.troubles)
         self._front.app = create_app(master, settings, tables, reconciler)
@@ -195,3 +199,10 @@ def namespace_of(settings: MasterSettings) -> str:
     if settings.namespace:
         return settings.namespace
     return _NAMESPACE.read_text(encoding="utf-8").strip() if _NAMESPACE.exists() else "default"
+
+
+def _tell_paused(bus: Bus, pools: Set[str]) -> None:
+    """Tell all workers which pools are paused. Raises `Unavailable`."""
+    message = Control(pools=PausedPools(names=sorted(pools)))
+    bus.publish(topics.CONTROL, b"", message.SerializeToString())
+    bus.flush()

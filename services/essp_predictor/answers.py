@@ -1,28 +1,34 @@
 """Computes the predictions and segments of a job from the saved scores of its streams, a few videos at a time.
 
-Parts of the scores are read one after the other, but only whole videos are fused: the last video of a part waits for
-the next part, which may contain more of its clips. So the memory is one part plus the longest video, at 4 bytes per
-clip, class and member.
+Blocks of the scores are read one after the other, whoever saved them. About two thousand clips are fused together, but
+only whole videos: the last video waits for the next clips, which may contain more of it. So the memory is these clips
+plus the longest video, at 4 bytes per clip, class and member.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common import topics
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction, predictions
-from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video, joined
+from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video
 from essp_common.artifacts.segments import Segment
 from essp_common.job.spec import HighlightSpec, JobSpec
 from essp_engine.aggregation.fused import Fuse
 from essp_predictor.highlight import clip_weights
 from essp_predictor.localisation import localise
+
+_TOGETHER = 2000 // topics.BLOCK_CLIPS
+"""Blocks that are fused together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,17 @@ class ClipAnswers:
 class FusedAnswers:
     """The fused answers of a model's members."""
 
-    def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, fuse: Fuse, clips: int) -> None:
-        """`fuse`: the model's fusion. `clips`: number of clips of each stream, all of them scored."""
+    def __init__(
+        self,
+        partial_scores: PartialScores,
+        spec: JobSpec,
+        model: FusedModel,
+        fuse: Fuse,
+        clips: int,
+        together: int = _TOGETHER,
+    ) -> None:
+        """`fuse`: the model's fusion. `clips`: number of clips of each stream, all of them scored and saved.
+        `together`: number of blocks that are fused together."""
         self.videos = 0
         """Number of videos that `predictions` has yielded."""
         self.failed = 0
@@ -53,6 +68,7 @@ class FusedAnswers:
         self._model = model
         self._fuse = fuse
         self._clips = clips
+        self._together = together
         self._background = None if model.background is None else model.classes.index(model.background)
 
     def predictions(self) -> Iterator[list[Prediction]]:
@@ -100,23 +116,28 @@ class FusedAnswers:
             yield ClipAnswers(video, index[own], fused.probabilities[own])
 
     def _whole_videos(self) -> Iterator[ScoredPart]:
-        """Yield the parts of all streams together, cut between videos.
+        """Yield the scores of all streams together, cut between videos.
 
-        Clips are planned in the order of video ids, so only the last video of a part can continue in the next one.
+        Clips are planned in the order of video ids, so only the last video of some clips can continue in the next ones.
         """
         waiting = ScoredPart({}, {}, {})
-        step = self._partial_scores.part_clips
-        for start in range(0, self._clips, step):
-            stop = min(self._clips, start + step)
-            whole = _joined([waiting, *(self._partial_scores.read(stream, stop) for stream in self._streams)])
-            if stop == self._clips:
-                yield whole
-                return
-            names = {video for table in whole.tables.values() for video in table.video_id} | whole.errors.keys()
-            last = max(names, default="")
-            waiting = _of_videos(whole, names & {last})
-            if len(names) > 1:
-                yield _of_videos(whole, names - {last})
+        blocks = range(-(-self._clips // topics.BLOCK_CLIPS))
+        with ExitStack() as closes:
+            streams = [closes.enter_context(closing(self._blocks(stream, blocks))) for stream in self._streams]
+            for first in range(0, len(blocks), self._together):
+                several = [part for stream in streams for part in islice(stream, self._together)]
+                whole = ScoredPart.joined([waiting, *several])
+                if first + self._together >= len(blocks):
+                    yield whole
+                    return
+                names = _videos(whole)
+                last = max(names, default="")
+                waiting = _of_videos(whole, names & {last})
+                if len(names) > 1:
+                    yield _of_videos(whole, names - {last})
+
+    def _blocks(self, stream: str, blocks: range) -> Generator[ScoredPart, None, None]:
+        return self._partial_scores.read_blocks(stream, self._partial_scores.saved(stream), blocks)
 
     def _fused(self, parts: dict[str, ClipScores]) -> VideoScores:
         if parts:
@@ -135,17 +156,8 @@ class FusedAnswers:
         return replace(scores, probabilities=probabilities, classes=self.classes)
 
 
-def _joined(parts: list[ScoredPart]) -> ScoredPart:
-    """Concatenate parts of one job."""
-    tables: dict[str, list[ScoreTable]] = {}
-    for part in parts:
-        for name, table in part.tables.items():
-            tables.setdefault(name, []).append(table)
-    return ScoredPart(
-        {name: found[0] if len(found) == 1 else joined(found) for name, found in tables.items()},
-        {video: why for part in parts for video, why in part.errors.items()},
-        {index: ends for part in parts for index, ends in part.frames.items()},
-    )
+def _videos(part: ScoredPart) -> set[str]:
+    return {video for table in part.tables.values() for video in table.video_id} | part.errors.keys()
 
 
 def _of_videos(part: ScoredPart, videos: set[str]) -> ScoredPart:
@@ -156,8 +168,8 @@ def _of_videos(part: ScoredPart, videos: set[str]) -> ScoredPart:
         if len(own):
             tables[name] = table.at(own)
             kept.update(tables[name].clip_index.tolist())
-    errors = {video: why for video, why in part.errors.items() if video in videos}
-    return ScoredPart(tables, errors, {index: ends for index, ends in part.frames.items() if index in kept})
+    missing = {index: why for index, why in part.missing.items() if why[0] in videos}
+    return ScoredPart(tables, missing, {index: ends for index, ends in part.frames.items() if index in kept})
 
 
 def _each_alone(table: ScoreTable) -> ClipScores:

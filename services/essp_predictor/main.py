@@ -17,9 +17,10 @@ def main() -> None:
     """Score the clips of predict jobs. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
     settings = PredictorSettings()
     worker = worker_name(settings)
-    with (
-        closing(Adapters.from_settings(settings)) as adapters,
-        LogShipper(adapters.bus, worker, ids.PREDICTOR),
-        Heart(adapters.bus, worker, ids.PREDICTOR, dict, troubles=adapters.troubles),
-    ):
-        serve(build(adapters, settings, worker), settings, adapters.troubles)
+    with closing(Adapters.from_settings(settings)) as adapters:
+        predictor = build(adapters, settings, worker)
+        with (
+            LogShipper(adapters.bus, worker, ids.PREDICTOR),
+            Heart(adapters.bus, worker, ids.PREDICTOR, predictor.gauges, troubles=adapters.troubles),
+        ):
+            serve(predictor, settings, adapters.troubles)

@@ -103,6 +103,11 @@ def _view(member: Member) -> View:
     return Evaluated.by(member.model), member.model.layout
 
 
+def cores_used(choice: str) -> int:
+    """How many cores the networks use on the device that a setting names: on a GPU, one that feeds it."""
+    return torch.get_num_threads() if device_of(choice).type == "cpu" else 1
+
+
 def device_of(choice: str) -> torch.device:
     """The device that a setting names; `auto`: a GPU if there is one, else the CPU."""
     if choice == "auto":

@@ -1,12 +1,17 @@
-"""The predictor: runs predict jobs when the master starts them.
+"""The predictor: takes part in all predict jobs, together with the other predictors.
 
-Jobs arrive on `essp.control`, which all predictors read in one consumer group. The topic has one partition, so one
-instance works while the others stand by. A run of a job begins with its START or, if it waited in the queue, its
-RESUME; later commands add nothing about the run. The command that began the run is committed when the job has ended. If
-the instance dies before that, the next one gets the same command and resumes the job.
+    essp.control   a job begins: each predictor opens it, and scores the clips of its share
+    essp.shares    says which share that is: predictors are a consumer group, and share the partitions of this topic
+    essp.control   has one partition, and whoever owns it in the same group leads: it writes the answers
 
-The scores of a job are kept until the job is complete. Until then the master may start it again, even though everything
-is written.
+Partition n of `essp.shares` stands for partition n of every stream of every predict job, so a predictor joins one
+group however many jobs there are. If one leaves or dies, the others get its partitions, and score what it had not
+saved.
+
+A run of a job begins with its START or, if it waited in the queue, its RESUME; later commands add nothing about the
+run. The leader commits the command that began the run when the job has ended. If it dies before that, the next one
+gets the same command. The scores of a job are kept until the job is complete: until then the master may start it again,
+even though everything is written.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
 from essp_common import topics
 from essp_common.artifacts import partial_scores
@@ -31,8 +37,10 @@ from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters
+from essp_engine.worker.heartbeat import LaneLoad
 from essp_predictor.config import PredictorSettings
-from essp_predictor.job import PredictionJob
+from essp_predictor.job import PredictionJob, Role
+from essp_predictor.scoring import cores_used
 from essp_predictor.tasks import Answers
 
 log = logging.getLogger(__name__)
@@ -40,7 +48,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.2
 _POLL_RECORDS = 100
 _STANDS_BY = 50
-"""Consecutive polls without a partition after which it logs that it stands by: another predictor has the jobs."""
+"""Consecutive polls without a partition after which it logs that it stands by: the others have all shares."""
 _LAST_WORD_S = 1.0
 """How long a drained predictor waits for the end of a job whose answers are written. When a job runs in a single
 process, its end drains all services."""
@@ -52,40 +60,54 @@ class _InHand:
     """A run of a job, and its thread."""
 
     run: int
-    record: Record
-    """The command that began it, in its latest delivery."""
+    record: Record | None
+    """The command that began it, in its latest delivery to the leader; None: another predictor leads."""
+    over: bool = False
+    """Whether the thread is done with the record."""
     thread: threading.Thread = field(init=False)
 
 
 class Predictor:
-    """Runs each predict job in its own thread."""
+    """Takes part in each predict job in a thread of its own."""
 
     name = ids.PREDICTOR
 
     def __init__(self, adapters: Adapters, settings: PredictorSettings, worker: str) -> None:
+        self.load = LaneLoad(1)
+        """How busy it is."""
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
+        self._subscription: Subscription | None = None
+        """While it runs."""
+        self._begun: SimpleQueue[Control] = SimpleQueue()
+        """Commands that begin runs, from the feed."""
         self._jobs: dict[str, _InHand] = {}
+        self._lock = threading.Lock()
+        """Guards `_InHand.record` and `over`."""
         self._lost: DeviceLost | None = None
 
     def run(self) -> None:
-        """Run jobs until drained. Raises `DeviceLost`; a new process then resumes the jobs."""
+        """Take part in jobs until drained. Raises `DeviceLost`; a new process then takes its place."""
         self._control = ControlFeed(self._adapters.bus)
-        subscription = self._adapters.bus.subscribe([topics.CONTROL], ids.PREDICTOR)
+        subscription = self._adapters.bus.subscribe([topics.CONTROL, topics.SHARES], ids.PREDICTOR)
+        self._subscription = subscription
         try:
+            self._control.on_change(self._begun.put)
             told, idle = False, 0
             for records in batches(subscription, self._draining, self.name, _POLL_RECORDS, _POLL_S):
                 idle = 0 if subscription.partitions else idle + 1
                 if idle == _STANDS_BY and not told:
                     told = True
                     log.warning(
-                        "predictor: another one has the jobs, and this one stands by until that leaves: one predictor "
-                        "scores all jobs, however many there are; give it a larger machine or GPU instead"
+                        "predictor: the others have all shares of the jobs, and this one stands by until one of them "
+                        "leaves; more predictors than topics.partitions do not help"
                     )
                 for record in records:
                     self._receive(record, subscription)
+                while not self._begun.empty():
+                    self._join(self._begun.get(), subscription)
         finally:
             self._draining.set()
             for job in self._jobs.values():
@@ -96,34 +118,58 @@ class Predictor:
             raise self._lost
 
     def drain(self) -> None:
-        """Leave the current jobs, which another instance resumes, and let `run` return."""
+        """Leave the current jobs, which the other predictors continue, and let `run` return."""
         self._draining.set()
 
+    def gauges(self) -> dict[str, float]:
+        """How busy it is, for its heartbeats."""
+        cores = float(cores_used(self._settings.device))
+        return {**self.load.take(), "lanes": cores, "partitions": float(len(self._share()))}
+
+    def _share(self) -> frozenset[int]:
+        if self._subscription is None or self._control.is_paused(self.name):
+            return frozenset()
+        return self._subscription.owned(topics.SHARES)
+
     def _receive(self, record: Record, subscription: Subscription) -> None:
+        """Lead the job that this command begins."""
         command = _beginning_of_prediction(record)
         if command is None:
             subscription.done(record)
             return
-        self._jobs = {job: known for job, known in self._jobs.items() if known.thread.is_alive()}
+        before = self._jobs.get(command.job)
+        with self._lock:
+            if before is not None and before.run == run_of(command) and not before.over:
+                if before.record is not None and record.offset != before.record.offset:
+                    subscription.done(record)
+                else:  # also if redelivered: commit the latest delivery when the job has ended
+                    before.record = record
+                return
+        self._begin(command, record, subscription)
+
+    def _join(self, command: Control, subscription: Subscription) -> None:
+        """Take part in a job that another predictor leads, unless this one leads it already."""
         before = self._jobs.get(command.job)
         if before is not None and before.run == run_of(command):
-            if record.offset != before.record.offset:
-                subscription.done(record)
-            else:  # redelivered: commit the latest delivery when the job has ended
-                before.record = record
             return
+        if _is_beginning_of_prediction(command) and not self._is_over(command):
+            self._begin(command, None, subscription)
+
+    def _begin(self, command: Control, record: Record | None, subscription: Subscription) -> None:
+        before = self._jobs.get(command.job)
         in_hand = _InHand(run_of(command), record)
         work = partial(self._work, command, in_hand, subscription, None if before is None else before.thread)
         # if the thread fails, this drains, and another process gets the command
         in_hand.thread = guarded("essp-job", work, self.drain, of=command.job)
+        self._jobs = {job: known for job, known in self._jobs.items() if known.thread.is_alive()}
         self._jobs[command.job] = in_hand
         in_hand.thread.start()
 
     def _work(
         self, command: Control, in_hand: _InHand, subscription: Subscription, before: threading.Thread | None
     ) -> None:
-        """Run one job, report how it ended, and commit its command. If a drain interrupts it, the command is delivered
-        again.
+        """Take part in one job, report how it ended, and commit its command. If a drain interrupts it, the command is
+        delivered again.
 
         `before`: an earlier thread of the same job, which was stopped but has not ended yet.
         """
@@ -132,7 +178,7 @@ class Predictor:
         job = command.job
         progress: Progress | None = None
         try:
-            answers = self._run_job(command)
+            answers = self._run_job(command, in_hand)
             if answers is not None:
                 metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
                 finished = Finished(job=job, stage=PREDICTOR, uri=answers.uri, metrics=metrics)
@@ -148,8 +194,12 @@ class Predictor:
         if progress is not None and not failed:
             self._await_end(command)
         if failed or self._is_over(command):
-            self._remove_parts_of_complete(command)
-            subscription.done(in_hand.record)
+            if in_hand.record is not None:
+                self._remove_parts_of_complete(command)
+            with self._lock:
+                in_hand.over = True
+                if in_hand.record is not None:
+                    subscription.done(in_hand.record)
 
     def _await_end(self, command: Control) -> None:
         """Wait for the end of the job, whose answers are written. Once drained, wait only a moment longer."""
@@ -170,22 +220,21 @@ class Predictor:
             with suppress(EsspError):  # leftovers do no harm
                 partial_scores.remove(self._adapters.stores.under(spec.output), complete)
 
-    def _run_job(self, command: Control) -> Answers | None:
-        """Run one job, waiting out any outage of store, bus or cache. Saved scores are reused.
+    def _run_job(self, command: Control, in_hand: _InHand) -> Answers | None:
+        """Take part in one job, waiting out any outage of store, bus or cache. Saved scores are reused.
 
-        Returns None if it left before the end.
+        Returns None if it left before the end, or if another predictor leads.
         """
         outage = Outage(self.name, self._draining.wait)
+        role = Role(
+            leave=lambda: self._leave(command),
+            share=self._share,
+            leads=lambda: in_hand.record is not None and not self._control.is_paused(self.name),
+            run_of=partial(self._control.run_of, command.job),
+        )
         while not self._leave(command):
             with outage:
-                return PredictionJob(
-                    self._adapters,
-                    self._settings,
-                    self._worker,
-                    command,
-                    lambda: self._leave(command),
-                    partial(self._control.run_of, command.job),
-                ).run()
+                return PredictionJob(self._adapters, self._settings, self._worker, command, role, self.load).run()
         return None
 
     def _leave(self, command: Control) -> bool:
@@ -220,13 +269,23 @@ def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predi
 def _beginning_of_prediction(record: Record) -> Control | None:
     try:
         command = parsed(Control, record)
-        if command.command not in _BEGINS:
-            return None
-        spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+        return command if _of_prediction(command) else None
     except (BadMessage, ConfigError) as error:
         refuse(ids.PREDICTOR, record, error)
         return None
-    return command if spec.predicts else None
+
+
+def _is_beginning_of_prediction(command: Control) -> bool:
+    try:
+        return _of_prediction(command)
+    except ConfigError:
+        return False  # the leader reports it
+
+
+def _of_prediction(command: Control) -> bool:
+    if command.command not in _BEGINS:
+        return False
+    return stored_spec(command.snapshot.spec_json, f"job {command.job}").predicts
 
 
 def _failed(job: str, error: Exception) -> Failed:

@@ -7,11 +7,13 @@ written from the parts once all streams are done.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from essp_common import topics
 from essp_common.artifacts import features, layout
 from essp_common.artifacts.extraction import Extraction, extraction_of
 from essp_common.artifacts.fused_model import FusedModel, open_model
@@ -140,6 +142,8 @@ class _Extraction:
 
 
 def _pieces(parts: PartialScores, stream: str, clips: int) -> Pieces:
-    for start in range(0, clips, parts.part_clips):
-        stop = min(clips, start + parts.part_clips)
-        yield start, stop, parts.read(stream, stop)
+    blocks = range(-(-clips // topics.BLOCK_CLIPS))
+    with closing(parts.read_blocks(stream, parts.saved(stream), blocks)) as read:
+        for block, part in zip(blocks, read, strict=True):
+            start = block * topics.BLOCK_CLIPS
+            yield start, min(clips, start + topics.BLOCK_CLIPS), part

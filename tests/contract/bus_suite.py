@@ -152,12 +152,15 @@ class BusContract:
 
     # --- membership ---
 
-    def test_members_know_how_many_partitions_they_own(self, bus: Bus, subscribe: Open) -> None:
+    def test_members_know_which_partitions_they_own(self, bus: Bus, topic: str, subscribe: Open) -> None:
         one = subscribe("g")
         own(one, PARTITIONS)
         other = subscribe("g")
         own(one, PARTITIONS // 2, other)
         own(other, PARTITIONS // 2, one)
+        assert one.owned(topic) | other.owned(topic) == set(range(PARTITIONS))
+        assert not one.owned(topic) & other.owned(topic)
+        assert not one.owned("another")
         one.close()
         own(other, PARTITIONS)
         assert subscribe(None).partitions == PARTITIONS

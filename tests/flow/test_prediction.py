@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,10 @@ import essp
 from essp.api.prediction import find, job_of, probe
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
-from essp_common.artifacts import layout, partial_scores, scores
+from essp_common import topics
+from essp_common.artifacts import layout, scores
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import PartialScores
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.errors import PermanentError
@@ -29,6 +30,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.plan import uniform
 from essp_engine.preflight.preflight import preflight
+from essp_predictor import stream as stream_module
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import job_text
 from tests.harness.rounding import STORED, TOLERANCE, in_double_precision
@@ -102,17 +104,18 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     trained: JobSpec, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saved clips are neither decoded nor scored again, and the answers are those of an uninterrupted job."""
-    monkeypatch.setattr(partial_scores, "_PART_CLIPS", 2)  # a video
+    monkeypatch.setattr(topics, "BLOCK_CLIPS", 2)  # a video
+    monkeypatch.setattr(stream_module, "_SAVE_S", 0.0)
     _, model = open_model(STORES, trained.output)
     rows = probe(find([str(videos / "test")], STORES), Settings())
     save = PartialScores.save
     saved: list[tuple[str, int]] = []
 
-    def failing(self: PartialScores, stream: str, stop: int, *rest: Any) -> None:
+    def failing(self: PartialScores, stream: str, blocks: Sequence[int], part: ScoredPart) -> None:
         if len(saved) >= 3:  # by either stream
             raise PermanentError("the store is gone")
-        save(self, stream, stop, *rest)
-        saved.append((stream, stop))
+        save(self, stream, blocks, part)
+        saved.append((stream, 2 * (blocks[-1] + 1)))
 
     answers = {}
     for name in ("whole", "parts"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import essp
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
-from essp_common.artifacts import partial_scores
+from essp_common import topics
 from essp_common.artifacts.fused_model import open_model
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -124,7 +124,7 @@ def test_a_video_may_have_more_clips_than_a_part(
     look = {"segments": True, "every_s": 0.1, "highlight": "contrast"}
     videos = [untrimmed / f"test-{label}-0.mp4" for label in ("dark", "light")]
     whole = essp.predict(videos, trained, **look)  # type: ignore[arg-type]
-    monkeypatch.setattr(partial_scores, "_PART_CLIPS", 16)  # as a batch, so that scores are the same to the last bit
+    monkeypatch.setattr(topics, "BLOCK_CLIPS", 16)  # as a batch, so that scores are the same to the last bit
     assert [answer.clips for answer in whole] == [44, 44]
     assert essp.predict(videos, trained, **look) == whole  # type: ignore[arg-type]
 

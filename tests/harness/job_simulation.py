@@ -77,6 +77,9 @@ class _Subscription:
     def partitions(self) -> int:
         return self._inner.partitions
 
+    def owned(self, topic: str) -> frozenset[int]:
+        return self._inner.owned(topic)
+
     def close(self) -> None:
         """Without a commit."""
         self._inner.close()

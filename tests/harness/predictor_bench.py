@@ -201,7 +201,12 @@ class PredictorBench:
         else:
             message = FeatureReady(clip=clip, stream=stream, key="" if skipped else key, skipped=skipped)
         topic = topics.stream_topic(FEATURES[stream][0])
-        self.bus.publish(topic, b"", message.SerializeToString(), partition=index % topics.DATA_PARTITIONS)
+        self.bus.publish(
+            topic,
+            b"",
+            message.SerializeToString(),
+            partition=topics.clip_partition(PREDICT, index, topics.DATA_PARTITIONS),
+        )
 
     def deliver_all(self, order: list[int]) -> None:
         for stream in FEATURES:
@@ -209,9 +214,9 @@ class PredictorBench:
                 self.deliver(stream, index)
 
     @contextmanager
-    def predictor(self, batch_clips: int = 4) -> Iterator[Predictor]:
+    def predictor(self, batch_clips: int = 4, worker: str = "predictor-1") -> Iterator[Predictor]:
         settings = PredictorSettings(device="cpu", batch_clips=batch_clips)
-        service = build(self.adapters, settings, "predictor-1")
+        service = build(self.adapters, settings, worker)
         with running(service):
             yield service
 

@@ -39,6 +39,19 @@ def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
         keeper().set(name, rule, caller_of(request).name)
         return rule
 
+    @routes.post("/{name}:pause", operation_id="pause_pool", responses=answers_of(401, 403, 404, 415, 422, 502, 503))
+    @aside.route
+    def pause_pool(name: str, request: Request) -> PoolRule:
+        """Let the workers of a pool finish what they have, and take nothing new. They stay. This survives a takeover by
+        another master."""
+        return keeper().pause(name, caller_of(request).name)
+
+    @routes.post("/{name}:resume", operation_id="resume_pool", responses=answers_of(401, 403, 404, 415, 422, 502, 503))
+    @aside.route
+    def resume_pool(name: str, request: Request) -> PoolRule:
+        """Let the workers of a paused pool work again."""
+        return keeper().resume(name, caller_of(request).name)
+
     @routes.delete(
         "/{name}", operation_id="reset_pool", status_code=204, responses=answers_of(401, 403, 404, 422, 502, 503)
     )

@@ -46,7 +46,7 @@ class Dispatch:
                         topic,
                         str(message.clip.index).encode(),
                         message.SerializeToString(),
-                        message.clip.index % topics.DATA_PARTITIONS,
+                        topics.clip_partition(message.clip.purpose, message.clip.index, topics.DATA_PARTITIONS),
                     )
                     for topic, message in job.messages.skips(instruction)
                 ]

@@ -35,6 +35,8 @@ def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
         except BadMessage as error:
             refuse("master", record, error)
             continue
+        if not command.job:  # about pools
+            continue
         last = found.get(command.job, command)
         if command.fence >= last.fence or last.removed:
             found[command.job] = command

@@ -160,6 +160,13 @@ class Activity:
         pool.seconds.add(seconds, now_s)
         pool.see(worker, now_s)
 
+    def scored(self, clips: int, worker: str, now_s: float) -> None:
+        """Note that a predictor has scored clips of a stream."""
+        pool = self._pools.setdefault(ids.PREDICTOR, _Pool())
+        pool.done += clips
+        pool.clips.add(clips, now_s)
+        pool.see(worker, now_s)
+
     @property
     def fits(self) -> bool:
         """Whether a trainer is fitting a model to all clips of a phase, and takes no clips meanwhile."""
@@ -215,9 +222,12 @@ class Activity:
         """Return the clips per second that each pool finishes at present."""
         return {name: pool.clips.per_s(now_s) for name, pool in self._pools.items()}
 
-    def pool_statuses(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
-        """Return the pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
-        queues: Counter[str] = Counter()
+    def pool_statuses(
+        self, backlog: Mapping[str, int], now_s: float, waiting: int = 0
+    ) -> tuple[status.PoolStatus, ...]:
+        """Return the pools that worked on the job, by name. `backlog`: as in `status.JobStatus`. `waiting`: clips that
+        wait for predictors."""
+        queues: Counter[str] = Counter({ids.PREDICTOR: waiting})
         for part, count in backlog.items():
             queues[ids.DECODER if part == ids.DECODER else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
@@ -250,7 +260,7 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
         workers=sum(now_s - seen <= _ALIVE_S for seen in pool.seen.values()),
         done=pool.done,
         clips_per_s=rate,
-        seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount else None,
+        seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount and pool.seconds.amount else None,
         queue=queue,
     )
 

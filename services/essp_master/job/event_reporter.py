@@ -127,6 +127,11 @@ class EventReporter:
         """Crash conditions of pools and of this job's trainers."""
         return tuple(it for it in self._told.values() if it.kind is Kind.CRASHING)
 
+    @property
+    def paused(self) -> tuple[Condition, ...]:
+        """The pools that are paused."""
+        return tuple(it for it in self._told.values() if it.kind is Kind.PAUSED)
+
     def hindered(self, present: Iterable[Condition]) -> None:
         """Update the present conditions: add an event for each new one and for each that is over."""
         found = {(it.kind, it.subject): it for it in present if self._concerns(it)}
@@ -149,6 +154,11 @@ class EventReporter:
         """A loop has given no sign of life."""
         message = f"{consumer}: no sign of life for {patience_s:.0f} s; the job continues without it until it is back"
         self.log.add("warning", message, {"consumer": consumer})
+
+    def rescored(self, worker: str, clips: int) -> None:
+        """A predictor has left before it had saved the scores of these clips."""
+        again = f"{counted(clips, 'clip')} {'is' if clips == 1 else 'are'} made again, whose scores it had not saved"
+        self.log.add("warning", f"predictor {worker} left: {again}", {"worker": worker, "clips": clips})
 
     def loops(self, present: Iterable[Loop]) -> None:
         """Update the loops that take part: add an event for each that has come or left."""

@@ -9,6 +9,7 @@
     activity    which workers are active and how fast, for users and pools
     reporter    events, failures and result, for users
     handshake   what it waits for before it begins to issue
+    rescored    which clips are scored again because a predictor left
     stored      the newest clips in the frame cache, for previews
     timeline    its course over time, for users
     stall_watch detects that nothing was reported for a long time
@@ -22,7 +23,7 @@ thread-safe; `service.py` guards it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,8 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.snapshot import in_message, is_large
 from essp_common.pb.v1.messages_pb2 import (
+    LOST,
+    PREDICTOR,
     TRAINER,
     Control,
     HistorySegment,
@@ -58,6 +61,7 @@ from essp_master.job.handover import Handover
 from essp_master.job.handshake import Handshake
 from essp_master.job.life import JobLife
 from essp_master.job.recorder import Recorder
+from essp_master.job.rescored import Rescored
 from essp_master.job.run import Run
 from essp_master.job.run_state import RunEvent, RunState, after
 from essp_master.job.stall_watch import StallWatch
@@ -103,6 +107,7 @@ class Job:
         )
         self.reporter = EventReporter(spec.name, phases, events)
         self.stored = StoredClips(spec, phases)
+        self.rescored = Rescored()
         self.timeline = Timeline()
         self.run_state = RunState.ACTIVE
         self.extension: Extension | None = None
@@ -164,6 +169,13 @@ class Job:
     def finishes(self) -> bool:
         """Whether the job waits in the queue while its consumers still have whole batches to finish."""
         return self.state is JobState.QUEUED and self.ledger.outstanding > least_clips(self.spec)
+
+    @property
+    def needed_pools(self) -> Set[str]:
+        """The pools of workers that its clips go through, without its trainers."""
+        features = {stream.feature for stream in self.spec.streams.values()} - {"rgb"}
+        ends = {ids.PREDICTOR} if self.spec.predicts else {ids.AGGREGATOR} if self.spec.trainers else set()
+        return {ids.DECODER, *map(ids.extractor_pool, ([feature] for feature in features)), *ends}
 
     @property
     def works(self) -> bool:
@@ -342,6 +354,9 @@ class Job:
         """Whether clips are outstanding and nothing was reported for a long time."""
         if self.run_state.makes_way:
             return False
+        if any(ids.serves(it.subject, made) for it in self.reporter.paused for made in self.needed_pools):
+            self._stall_watch.reported(now_s)  # nobody is to blame, and seeds issued again would be decoded twice
+            return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
     def issue_again(self, now_s: float) -> Sequence[Instruction]:
@@ -396,8 +411,11 @@ class Job:
             return (TellOfChanges(),) if self._take(progress) else ()
         if kind == "made":
             self._note_made(progress.made, progress.worker, now_s)
-        elif kind != "trained":
+        elif kind == "trained":
+            self._note_scored(progress, now_s)
+        else:
             self.activity.note(progress, now_s)
+            self._note_rescored(progress)
         # Taken before the ledger accounts for the message, to see afterwards what the message has changed.
         ledger = self.ledger
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
@@ -434,6 +452,22 @@ class Job:
         self.activity.made(stream, clips, made.seconds, worker, now_s)
         if clips:
             self.stored.note(stream, made)
+
+    def tell_rescored(self) -> None:
+        """Add an event for clips that are made again because a predictor has left."""
+        for worker, clips in self.rescored.take().items():
+            self.reporter.rescored(worker, clips)
+
+    def _note_scored(self, progress: Progress, now_s: float) -> None:
+        trained, worker = progress.trained, progress.worker
+        if ids.service_of(trained.consumer) == ids.PREDICTOR and not trained.again:
+            self.activity.scored(len(trained.indices), worker, now_s)
+            self.rescored.scored(trained.consumer, trained.indices, worker)
+
+    def _note_rescored(self, progress: Progress) -> None:
+        failed = progress.failed
+        if failed.kind == LOST and failed.stage == PREDICTOR:
+            self.rescored.lost(failed.consumer, failed.clip.index, progress.worker)
 
     def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:
         """Handle a message while the run ends: as after a stop, further work of trainers counts only for their

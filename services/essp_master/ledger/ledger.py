@@ -236,6 +236,15 @@ class Ledger:
         """Return `decoder` or stream -> clips that wait to be made or are being made."""
         return dict(zip(("decoder", *self._parts.streams), self._outstanding.backlog(), strict=True))
 
+    def waiting(self) -> int:
+        """Return how many clips are made and not taken yet, over all consumers."""
+        left, made_later = 0, self.backlog()
+        for name in self.consumption:
+            part = self._parts.part[name]
+            stream = () if part == CLIP else (self._parts.streams[part - 1],)
+            left += max(0, self.untrained(name) - sum(made_later[maker] for maker in (ids.DECODER, *stream)))
+        return left
+
     def loops(self) -> list[Loop]:
         """Return the loops that take part, with their starting positions."""
         return self._members.present()

@@ -120,6 +120,7 @@ class JobRunner:
                 self.carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self.carry_out(job, job.issue_again(now_s))
+                job.tell_rescored()
                 if not job.state.ended and job.timeline.due(now_s):
                     sample(job, self.usage_at_tick(now_s).pools, now_s)
                 if job.state.ended and self.recovers:  # a process with a single job may still use its preflight

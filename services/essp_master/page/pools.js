@@ -23,7 +23,7 @@ const CLASSES = [["bottleneck", "trainers wait, and the pool is busy"], ["starve
 const because = pool => (pool.saturation && pool.reason.startsWith(`${pool.saturation}: `) ? pool.reason.slice(pool.saturation.length + 2) : pool.reason);
 
 /** The bounds of a pool in words. */
-export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`);
+export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`) + (rule.paused ? ", paused" : "");
 
 /** The page. */
 export function drawPools({ usage, pools, events, none }) {

@@ -25,7 +25,8 @@ class Demand:
 
 
 class PoolRates:
-    """Clips decoded, and extracted for each feature, per second over all jobs, computed from their counts."""
+    """Clips decoded, extracted for each feature, and scored by predictors, per second over all jobs, computed from
+    their counts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], int] = {}
@@ -41,7 +42,7 @@ class PoolRates:
                 self._seen[key] = done
 
     def per_s(self, now_s: float) -> dict[str, float]:
-        """Return the present rates by what is made: `decoder`, `extractor.<feature>`."""
+        """Return the present rates by what is made: `decoder`, `extractor.<feature>`; and of `predictor`."""
         return {name: rate.per_s(now_s) for name, rate in self._rates.items()}
 
 
@@ -59,8 +60,8 @@ def loads(
     for name, size in sizes.items():
         if ids.is_training(name):
             continue
-        demand = _demand(name, running)
         state = states.get(name, PoolState())
+        demand = _demand_of_predictors(running, state) if name == ids.PREDICTOR else _demand(name, running)
         found.append(
             PoolLoad(
                 name=name,
@@ -105,6 +106,20 @@ def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
     return Demand(per_s, wait, queue, full, awaited)
 
 
+def _demand_of_predictors(running: Sequence[PoolDemand], state: PoolState) -> Demand:
+    """Return what all running jobs together demand of predictors: they are too few if they are busy all the time, and
+    no more clips may be made before they have taken some."""
+    jobs = [job for job in running if job.predicts]
+    held_up = any(job.out_of_credit for job in jobs) and state.busy >= _BUSY
+    return Demand(
+        demand_per_s=None if jobs else 0.0,
+        wait=float(held_up),
+        queue=sum(job.waiting for job in jobs),
+        full=False,
+        awaited=any(ids.PREDICTOR in job.awaits for job in jobs),
+    )
+
+
 def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     """Return what a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
     if pool == ids.DECODER:
@@ -115,8 +130,8 @@ def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
 
 def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
     """Return the rate of a pool: the sum over the features that it makes."""
-    if pool == ids.DECODER:
-        return rates.get(ids.DECODER, 0.0)
+    if pool in (ids.DECODER, ids.PREDICTOR):
+        return rates.get(pool, 0.0)
     return sum(rate for made, rate in rates.items() if ids.serves(pool, made))
 
 
@@ -132,5 +147,7 @@ def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, floa
     return max(rates, default=0.0), max((wait for _, wait in known), default=0.0)
 
 
+_BUSY = 0.75
+"""Predictors that are busy for this share of their time are at their limit (as `Policy.busy_high`)."""
 _LEAST_BUSY = 0.02
 """Below this share of work, the rate of a trainer that never waits cannot be estimated."""

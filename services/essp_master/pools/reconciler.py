@@ -93,10 +93,15 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
+        tell_paused: Callable[[Set[str]], None] = lambda pools: None,
     ) -> None:
         """`jobs`: returns their demand. `jobs_known`: whether these are all jobs; until then no ranks are divided.
         `book`: the rules of the pools; None: the bounds that they were created with. `trainer_ranks`: divides the
-        ranks; None: the master starts no trainers. `conditions`: returns what keeps ESSP from working."""
+        ranks; None: the master starts no trainers. `conditions`: returns what keeps ESSP from working. `tell_paused`:
+        tells all workers which pools are paused."""
+        self._tell_paused = tell_paused
+        self._told_paused: Set[str] | None = None
+        """What the workers were told last; None: nothing yet."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
@@ -165,6 +170,7 @@ class Reconciler:
         """Observe once, and carry out what follows."""
         # Outside the lock, since it may wait for the store.
         registered = self._book.look_up()
+        self._follow_pauses()
         self._repair(registered)
         with self._lock:
             now_s = self._clock()
@@ -200,16 +206,31 @@ class Reconciler:
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
         """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`, `ConfigError`."""
-        sizes = self._driver.sizes()
-        if pool not in sizes:
-            raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
-        if ids.is_training(pool):
-            raise ConfigError(
-                f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number", code="unsupported"
-            )
+        size = self._existing(pool)
+        if "paused" not in rule.model_fields_set:
+            rule = rule.model_copy(update={"paused": self._book.rule(pool, size).paused})
         self._book.set(pool, rule, by)
         lasts = "" if self._book.lasting else " until this master ends; ESSP_STATE would keep it"
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
+
+    def pause(self, pool: str, by: str) -> PoolRule:
+        """Let the workers of a pool take nothing new. Raises as `set`."""
+        return self._set_paused(pool, True, by)
+
+    def resume(self, pool: str, by: str) -> PoolRule:
+        """Let the workers of a paused pool work again. Raises as `set`."""
+        return self._set_paused(pool, False, by)
+
+    def _set_paused(self, pool: str, paused: bool, by: str) -> PoolRule:
+        size = self._existing(pool)
+        rule = self._book.rule(pool, size).model_copy(update={"paused": paused})
+        if rule == PoolRule(min=size.min, max=size.max):  # nobody has set anything else
+            self._book.forget(pool, by)
+        else:
+            self._book.set(pool, rule, by)
+        lasts = "" if self._book.lasting or not paused else " until this master ends; ESSP_STATE would keep it"
+        self._follow_rule(pool, f"{by} {'paused' if paused else 'resumed'} it{lasts}")
+        return rule
 
     def reset(self, pool: str, by: str) -> None:
         """Remove what users set for a pool: it gets its initial bounds again. Raises `NotFound`."""
@@ -223,8 +244,29 @@ class Reconciler:
 
     # --- internals ---
 
+    def _existing(self, pool: str) -> PoolSize:
+        """Return the size of a pool that users may change. Raises `NotFound`, `ConfigError`."""
+        sizes = self._driver.sizes()
+        if pool not in sizes:
+            raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
+        if ids.is_training(pool):
+            raise ConfigError(
+                f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number, and `essp job pause` pauses "
+                "the job",
+                code="unsupported",
+            )
+        return sizes[pool]
+
+    def _follow_pauses(self) -> None:
+        """Tell the workers which pools are paused, if that is new."""
+        paused = self._book.paused()
+        if paused != self._told_paused:
+            self._tell_paused(paused)
+            self._told_paused = paused
+
     def _follow_rule(self, pool: str, sentence: str) -> None:
         """Report the new rule of a pool, and apply it."""
+        self._follow_pauses()
         with self._lock:
             self._report(pool, sentence)
             if (size := self._driver.sizes().get(pool)) is not None:

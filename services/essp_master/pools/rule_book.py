@@ -96,6 +96,10 @@ class PoolRuleBook:
             return Limits(min=rule.replicas, max=rule.replicas, max_because=f"its size is fixed at {rule.replicas}")
         return Limits(min=min(rule.min, rule.max), max=rule.max)
 
+    def paused(self) -> frozenset[str]:
+        """Return the pools that users have paused. Does not block."""
+        return frozenset(self._rules.paused())
+
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
         """Store a rule that users set. Raises `ConfigError`, and what the store raises."""
         self._rules.set(pool, rule, by)
@@ -119,11 +123,15 @@ class PoolRuleBook:
         self._adopted[pool] = row
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Return what was written for pools and cannot be read. Does not block."""
-        if not self._damaged:
-            return {}
-        meanwhile = "until then pools are kept by what could be read, and no such setting can be changed"
-        return {(Kind.STATE_DAMAGED, ids.MASTER): f"{'; '.join(self._damaged)}; {meanwhile}"}
+        """Return the pools that are paused, and what was written for pools and cannot be read. Does not block."""
+        found: dict[Subject, str] = {
+            (Kind.PAUSED, pool): f"the pool is paused, and takes nothing new; essp pool resume {pool}"
+            for pool in sorted(self.paused())
+        }
+        if self._damaged:
+            meanwhile = "until then pools are kept by what could be read, and no such setting can be changed"
+            found[Kind.STATE_DAMAGED, ids.MASTER] = f"{'; '.join(self._damaged)}; {meanwhile}"
+        return found
 
     def _read_registered(self) -> None:
         self._registered = Registered(dict(self._extractors()), dict(self._trainers()))

@@ -45,6 +45,8 @@ class PoolRule(_Plain):
     """Most workers."""
     replicas: int | None = Field(None, ge=0, le=1000)
     """A fixed size; null: the autoscaler decides."""
+    paused: bool = False
+    """Whether its workers finish what they have and take nothing new. They stay."""
 
 
 class _Document(_Plain):
@@ -86,6 +88,10 @@ class PoolRules:
             with suppress(ConfigError):  # the caller of `follow` reports it
                 self.follow()
         return self._rules.get(pool)
+
+    def paused(self) -> dict[str, PoolRule]:
+        """Return the rules of the pools that users have paused, as last read."""
+        return {pool: rule for pool, rule in self._rules.items() if rule.paused}
 
     def follow(self) -> None:
         """Read what other masters have written since; only new documents are fetched. Raises `ConfigError` for an

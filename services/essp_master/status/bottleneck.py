@@ -21,6 +21,7 @@ from essp_common.job.usage import ONE_PROCESS, PoolUsage, Usage
 from essp_common.quantities import counted, percent, size
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
+from essp_common.runtime.troubles import Kind
 from essp_master.job.handshake import workers_of
 
 WAITS = 0.05
@@ -35,23 +36,24 @@ _BUSY, _IDLE = 0.85, 0.5
 _TAKERS = {"predict": "The predictors", "extract": "The predictors", "feed": "The loops that take the clips"}
 
 
-def bottleneck(
-    job: JobStatus, crashing: Condition | None = None, usage: Usage | None = None
-) -> BottleneckStatus | None:
-    """Return what limits the job; None if it does not run or nothing is known yet. `crashing`: workers that do not stay
-    up. `usage`: what the workers use."""
-    found = _bottleneck(job, crashing)
-    if found is None or usage is None or crashing is not None or job.awaits or _unmade(job) is not None:
+def bottleneck(job: JobStatus, idle: Condition | None = None, usage: Usage | None = None) -> BottleneckStatus | None:
+    """Return what limits the job; None if it does not run or nothing is known yet. `idle`: workers that are
+    paused or do not stay up. `usage`: what the workers use."""
+    found = _bottleneck(job, idle)
+    if found is None or usage is None or idle is not None or job.awaits or _unmade(job) is not None:
         return found
     uses = _uses(job, found.part, usage)
     return found.model_copy(update={"words": f"{found.words} {uses}"}) if uses else found
 
 
-def _bottleneck(job: JobStatus, crashing: Condition | None) -> BottleneckStatus | None:
+def _bottleneck(job: JobStatus, idle: Condition | None) -> BottleneckStatus | None:
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
-    if crashing is not None:
-        return BottleneckStatus(part=_part(crashing.subject), words=f"{crashing.line}.")
+    if idle is not None and idle.kind is Kind.PAUSED:
+        who = f"The {_workers(idle.subject)} are paused: `essp pool resume {idle.subject}` lets them work again."
+        return BottleneckStatus(part=idle.subject, words=who)
+    if idle is not None:
+        return BottleneckStatus(part=_part(idle.subject), words=f"{idle.line}.")
     if job.awaits:
         words = f"The job begins when its workers are up; it waits for {workers_of(job.awaits)}."
         return BottleneckStatus(part=_part(job.awaits[0]), words=words)
@@ -164,7 +166,7 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
 
 def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
     """For jobs whose consumers do not report how long they wait."""
-    if any(pool.queue for pool in job.pools):
+    if any(pool.queue for pool in job.pools if pool.name != ids.PREDICTOR):
         return _supply(job, tuple(job.streams), "")
     if not job.credits.waiting:
         return None
@@ -193,7 +195,12 @@ def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckSt
 
 
 def _pool(pool: PoolStatus) -> str:
-    kind, _, feature = pool.name.partition(".")
-    who = f"The {kind}s" + (f" of {feature}" if feature else "")
+    who = f"The {_workers(pool.name)}"
     cost = "" if pool.seconds_per_clip is None else f" that take {1000 * pool.seconds_per_clip:.1f} ms a clip"
     return f"{who} limit the rate: {counted(pool.queue, 'clip')} queued at {counted(pool.workers, 'worker')}{cost}"
+
+
+def _workers(pool: str) -> str:
+    """The workers of a pool, in words: `extractors of flow`."""
+    kind, _, feature = pool.partition(".")
+    return f"{kind}s" + (f" of {feature}" if feature else "")

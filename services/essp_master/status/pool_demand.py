@@ -53,6 +53,10 @@ class PoolDemand:
     out_of_credit: bool
     """Whether more could be issued with more credit: consumers are the bottleneck."""
     trainers: tuple[TrainerDemand, ...]
+    predicts: bool = False
+    """Whether predictors take its clips."""
+    waiting: int = 0
+    """Clips that are made and wait for predictors; of each stream by itself."""
 
 
 def demand_of(job: Job) -> PoolDemand:
@@ -68,6 +72,8 @@ def demand_of(job: Job) -> PoolDemand:
         done=job.activity.done(),
         awaits=job.awaits,
         out_of_credit=ledger.out_of_credit,
+        predicts=found.spec.predicts,
+        waiting=ledger.waiting() if found.spec.predicts else 0,
         trainers=tuple(
             _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainers.items()
         ),

@@ -35,12 +35,12 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
-    crashing = _crashing(job)
+    idle = _idle(job)
     found = status.JobStatus(
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
-        reason=job.reason or (crashing.line if crashing else ""),
+        reason=job.reason or (idle.line if idle else ""),
         output=spec.output,
         created=job.life.created,
         ended=job.life.ended,
@@ -56,7 +56,7 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         cache=_cache(cache),
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
-        pools=job.activity.pool_statuses(backlog, now_s),
+        pools=job.activity.pool_statuses(backlog, now_s, ledger.waiting() if spec.predicts else 0),
         trainers=job.activity.trainer_statuses(
             ledger.finals, held_back(job), waits=not job.works and not job.state.ended
         ),
@@ -85,14 +85,15 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         changes=tuple(map(_change, job.changes.made)),
         unit="record" if spec.data.records else "video",
     )
-    return found.model_copy(update={"bottleneck": bottleneck(found, crashing, usage)})
+    return found.model_copy(update={"bottleneck": bottleneck(found, idle, usage)})
 
 
-def _crashing(job: Job) -> Condition | None:
-    """Return the condition of workers that this job needs and that do not stay up, if there is one."""
-    features = {stream.feature for stream in job.spec.streams.values()}
-    needed = {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features)}
-    for it in job.reporter.crashing if job.state is JobState.RUNNING else ():
+def _idle(job: Job) -> Condition | None:
+    """Return the condition of workers that this job needs and that are paused or do not stay up, if there is one."""
+    if job.state is not JobState.RUNNING:
+        return None
+    needed = job.needed_pools
+    for it in (*job.reporter.paused, *job.reporter.crashing):
         if ids.is_training(it.subject) or any(ids.serves(it.subject, made) for made in needed):
             return it
     return None

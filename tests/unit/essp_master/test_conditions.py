@@ -344,3 +344,15 @@ def test_a_job_that_starts_meanwhile_is_told(bench: Bench) -> None:
 def test_every_kind_says_what_to_do() -> None:
     assert set(MEANINGS) == set(Kind)
     assert all(";" in meaning for meaning in MEANINGS.values()), "what it is; what to do"
+
+
+def test_a_paused_pool_is_the_reason_why_a_job_stands_still_and_nothing_is_issued_again(bench: Bench) -> None:
+    bench.master.conditions.add(lambda: {(Kind.PAUSED, "decoder"): "the pool is paused"})
+    bench.pass_time(10)
+    status = bench.master.status("small")
+    assert status.bottleneck is not None
+    assert status.bottleneck.part == "decoder"
+    assert status.bottleneck.words == "The decoders are paused: `essp pool resume decoder` lets them work again."
+    assert status.reason == "decoder: the pool is paused"
+    bench.pass_time(10 * bench.master._settings.stall_s)
+    assert bench.master.status("small").counts.reissued == 0

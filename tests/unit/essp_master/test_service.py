@@ -22,6 +22,7 @@ from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
     LOST,
+    PREDICT,
     PREDICTOR,
     TRAIN,
     TRAINER,
@@ -484,7 +485,7 @@ def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
     _, found = open_model(adapters.stores, model)
     saved = PartialScores(adapters.stores.under(job.output), job, fleet.commands[0].snapshot.plan_digest, found)
     for stream in job.streams:
-        saved.save(stream, 32, ScoredPart({}, {}, {}))
+        saved.save(stream, [0], ScoredPart({}, {}, {}))
     if state is JobState.COMPLETED:
         fleet.report(Progress(finished=Finished(stage=PREDICTOR, uri="file:///predictions")))
         master.step(0)
@@ -495,4 +496,26 @@ def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
     begins = 0 if state is JobState.COMPLETED else 32
     [phase] = master.status("small").phases
     assert set(phase.done.values()) == {begins}
-    assert [saved.stop(stream, 32) for stream in job.streams] == [begins, begins]
+    assert [saved.saved(stream).stop(32) for stream in job.streams] == [begins, begins]
+
+
+def test_clips_that_wait_for_predictors_and_those_that_one_has_lost_are_shown(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("essp_master.service._TICK_S", 0)
+    job = make_job(tmp_path)
+    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
+    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    run_to_rest(master, fleet)
+    pools = {pool.name: pool for pool in master.status("small").pools}
+    assert (pools["predictor"].done, pools["predictor"].queue) == (64, 0)
+    clip = ClipRef(job="small", purpose=PREDICT, index=5)
+    lost = Failed(clip=clip, stage=PREDICTOR, kind=LOST, stream="rgb", consumer="predictor.rgb")
+    fleet.report(Progress(worker="another", failed=lost))
+    master.step(0)
+    [event] = [event for event in master.events("small") if event.kind == "warning"]
+    assert event.data["clips"] == 1
+    assert "left: 1 clip is made again" in event.message
+    assert {pool.name: pool.queue for pool in master.status("small").pools}["decoder"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from essp_common.artifacts import layout, partial_scores
+from essp_common import topics
+from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction
-from essp_common.artifacts.scores import ScoreTable, fuse
+from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, fuse
 from essp_common.artifacts.segments import Segment
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
@@ -32,6 +33,12 @@ STEP, SPAN = 10, 6
 SKIPPED = {(name, index) for name, indices in (("rgb", (4, 43)), ("flow", (43, 60, 61, 62))) for index in indices}
 WEIGHTS = {"rgb": 0.25, "flow": 0.75}
 Scores = dict[str, NDArray[np.float64]]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is one clip."""
+    monkeypatch.setattr(topics, "BLOCK_CLIPS", 1)
 
 
 def job(**predictor: Any) -> JobSpec:
@@ -63,21 +70,22 @@ def scores() -> Scores:
 def answers(root: Path, spec: JobSpec, of: FusedModel, part_clips: int) -> FusedAnswers:
     """Of scores that are saved in parts of so many clips."""
     saved = PartialScores(DirectoryStore(str(root / f"{part_clips}")), spec, 0, of)
-    saved.part_clips = part_clips
     video_of = [video for video, clips in VIDEOS.items() for _ in range(clips)]
     place = [number for clips in VIDEOS.values() for number in range(clips)]
     for name, rows in scores().items():
         for start in range(0, len(rows), part_clips):
             stop = min(start + part_clips, len(rows))
             kept = np.array([i for i in range(start, stop) if (name, i) not in SKIPPED], dtype=np.int64)
-            errors = {video_of[i]: "damaged" for i in range(start, stop) if (name, i) in SKIPPED}
+            missing = {i: (video_of[i], "damaged") for i in range(start, stop) if (name, i) in SKIPPED}
             names, labels = tuple(video_of[i] for i in kept), np.full(len(kept), -1, np.int32)
             table = ScoreTable(names, labels, kept, rows[kept].astype(np.float32), CLASSES)
             frames = {i: (place[i] * STEP, place[i] * STEP + SPAN - 1) for i in kept.tolist()}
-            saved.save(name, stop, ScoredPart({name: table} if len(kept) else {}, errors, frames))
-    return FusedAnswers(
-        saved, spec, of, lambda parts: fuse({n: p.means for n, p in parts.items()}, WEIGHTS, "mean"), len(video_of)
-    )
+            saved.save(name, range(start, stop), ScoredPart({name: table} if len(kept) else {}, missing, frames))
+
+    def fused(parts: Mapping[str, ClipScores]) -> VideoScores:
+        return fuse({n: p.means for n, p in parts.items()}, WEIGHTS, "mean")
+
+    return FusedAnswers(saved, spec, of, fused, len(video_of), together=part_clips)
 
 
 def said(root: Path, spec: JobSpec, of: FusedModel, part_clips: int) -> tuple[list[Prediction], list[Segment]]:
@@ -114,9 +122,9 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     "change",
     [
         *map(instead, (None, [], {}, "x", 3)),
-        without("errors"),
+        without("missing"),
         without("frames"),
-        lambda rest: rest | {"errors": {"a": 3}},
+        *(lambda rest, odd=odd: rest | {"missing": odd} for odd in ({"a": 3}, [[1, "a"]], [[1, None, "gone"]])),
         *(lambda rest, odd=odd: rest | {"frames": odd} for odd in ([], [1], [[0, 1]], [[0, None, 3]], [[7, 0, 5]])),
     ],
 )
@@ -212,14 +220,19 @@ def test_highlights_change_the_means_alone(tmp_path: Path) -> None:
         assert all(equal) == same
 
 
-def test_parts_are_of_whole_videos_where_those_have_few_clips() -> None:
-    store = DirectoryStore("/nowhere")
+def test_blocks_are_read_in_order_from_whatever_parts_hold_them(tmp_path: Path) -> None:
+    """Predictors save what they have scored, in any order, and after one has died, two may have saved the same."""
+    saved = PartialScores(DirectoryStore(str(tmp_path)), job(), 0, model())
 
-    def part_clips(**sampling: Any) -> int:
-        spec = JobSpec.model_validate({**job().model_dump(), "sampling": sampling})
-        return PartialScores(store, spec, 0, model()).part_clips
+    def scored(blocks: list[int]) -> ScoredPart:
+        rows = np.array(blocks, dtype=np.int64)
+        shown = np.full((len(rows), 3), 1 / 3, np.float32)
+        table = ScoreTable(tuple(f"v{i}" for i in blocks), np.full(len(rows), -1, np.int32), rows, shown, CLASSES)
+        return ScoredPart({"rgb": table}, {}, {i: (i, i) for i in blocks})
 
-    most = partial_scores._PART_CLIPS
-    assert part_clips(clips_per_video=3) == most // 3 * 3
-    assert part_clips(clips_per_video=100_000) == most, "a long video is in several"
-    assert part_clips(every_s=0.5) == most
+    for blocks in ([1, 3, 4], [0], [2, 3, 7]):
+        saved.save("rgb", blocks, scored(blocks))
+    (tmp_path / "predictor" / "notes").mkdir()
+    found = saved.saved("rgb")
+    assert (sorted(found.blocks), found.stop(8), found.stop(4)) == ([0, 1, 2, 3, 4, 7], 5, 4)
+    assert [list(part.frames) for part in saved.read_blocks("rgb", found, range(5))] == [[0], [1], [2], [3], [4]]

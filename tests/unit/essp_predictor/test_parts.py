@@ -18,6 +18,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import ERROR, Control
 from essp_common.runtime.failpoints import Failpoints
+from essp_predictor import stream as stream_module
 from essp_predictor.service import Predictor
 from tests.harness.predictor_bench import (
     CLASSES,
@@ -43,8 +44,9 @@ ROUNDING = STORED + TOLERANCE
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is one video."""
-    monkeypatch.setattr(partial_scores, "_PART_CLIPS", CLIPS_PER_VIDEO)
+    """A block is one video, and saved by itself."""
+    monkeypatch.setattr(topics, "BLOCK_CLIPS", CLIPS_PER_VIDEO)
+    monkeypatch.setattr(stream_module, "_SAVE_S", 0.0)
 
 
 def kept(bench: PredictorBench) -> int:
@@ -155,9 +157,9 @@ def test_what_is_left_of_a_removal_that_broke_off_is_no_part(tmp_path: Path, mon
     store = DirectoryStore(str(tmp_path))
     for stop in (2, 4):
         for name in ("done.json", "aaa.parquet", "rgb.parquet"):
-            store.put(f"{layout.PARTS}{'0123' * 4}/rgb/{stop:010d}/{name}", b"")
+            store.put(f"{layout.PARTS}{'0123' * 4}/rgb/{stop:010d}-f/{name}", b"")
     store.put(f"{layout.PARTS}notes.txt", b"mine")
-    store.put(f"{layout.PARTS}{'0123' * 4}/rgb/0000000002/plot.png", b"mine")
+    store.put(f"{layout.PARTS}{'0123' * 4}/rgb/0000000002-f/plot.png", b"mine")
     deleted: list[str] = []
     monkeypatch.setattr(DirectoryStore, "delete", lambda self, key: deleted.append(key.rpartition("/")[2]))
     partial_scores.remove(store)
@@ -226,17 +228,17 @@ def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path:
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
     other = PartialScores(bench.store, bench.spec, 0, model.model_copy(update={"rule": "product"}))
-    other.save("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: (17, 27)}))
-    assert other.stop("rgb", 6) == 2
-    part = other.read("rgb", 2)
+    other.save("rgb", [0], ScoredPart({"rgb": table}, {1: ("b.mp4", "gone")}, {0: (17, 27)}))
+    assert other.saved("rgb").stop(6) == 2
+    [part] = other.read_blocks("rgb", other.saved("rgb"), range(1))
     assert (part.tables["rgb"].video_id, part.errors, part.frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: (17, 27)})
     same = PartialScores(bench.store, bench.spec, 0, model)
-    assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
-    same.save("rgb", 4, ScoredPart({}, {}, {}))
-    assert same.stop("rgb", 6) == 0, "the part before it is missing"
-    same.save("rgb", 2, ScoredPart({}, {}, {}))
-    assert same.stop("rgb", 6) == 4
-    assert PartialScores(bench.store, bench.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
+    assert [same.saved(stream).stop(6) for stream in FEATURES] == [0, 0]
+    same.save("rgb", [1], ScoredPart({}, {}, {}))
+    assert same.saved("rgb").stop(6) == 0, "the block before it is missing"
+    same.save("rgb", [0], ScoredPart({}, {}, {}))
+    assert same.saved("rgb").stop(6) == 4
+    assert PartialScores(bench.store, bench.spec, 1, model).saved("rgb").stop(6) == 0, "another catalog"
 
 
 @pytest.mark.usefixtures("small_parts")

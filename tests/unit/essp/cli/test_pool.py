@@ -57,6 +57,13 @@ def test_what_was_set_is_forgotten(url: str, bench: ReconcilerBench) -> None:
     pool(url, "set", "decoder", "--min", "3")
     assert bench.driver.replicas == {"decoder": 3}
     assert "the bounds that it was made with" in pool(url, "reset", "decoder")
-    assert json.loads(pool(url, "ls", "--json"))[0]["rule"] == {"min": 1, "max": 64, "replicas": None}
+    assert json.loads(pool(url, "ls", "--json"))[0]["rule"] == {"min": 1, "max": 64, "replicas": None, "paused": False}
     with pytest.raises(NotFound, match="was never changed"):
         pool(url, "reset", "decoder")
+
+
+def test_a_pool_is_paused_and_resumed(url: str, bench: ReconcilerBench) -> None:
+    assert "decoder: 1 to 64, paused" in pool(url, "pause", "decoder")
+    assert "paused" in pool(url, "ls")
+    assert not json.loads(pool(url, "resume", "decoder", "--json").splitlines()[0])["paused"]
+    assert bench.told == [{"decoder"}, set()]

@@ -12,7 +12,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot, PausedPools
 from tests.harness.waiting import LONGEST_S
 
 
@@ -186,3 +186,15 @@ def test_bus_that_is_away_for_a_while_is_asked_again(bus: MemoryBus, monkeypatch
         assert feed.wait("job", LONGEST_S)
     finally:
         feed.close()
+
+
+def test_a_pool_is_paused_until_the_next_message_about_pools(bus: MemoryBus, feed: ControlFeed) -> None:
+    heard: list[Control] = []
+    feed.on_change(heard.append)
+    for names in (["decoder", "extractor.flow"], ["extractor.flow"]):
+        paused = Control(pools=PausedPools(names=names))
+        bus.publish(topics.CONTROL, b"", paused.SerializeToString())
+    send(bus, Control.START)
+    assert feed.wait("job", LONGEST_S)
+    assert [feed.is_paused(pool) for pool in ("decoder", "extractor.flow", "extractor")] == [False, True, False]
+    assert list(feed.jobs()) == ["job"], "it is about no job"

@@ -49,6 +49,7 @@ class OrderedBench:
         job: str = JOB,
         stream: str = "flow10",
         fence: int = 0,
+        send: bool = True,
     ) -> str:
         """An extractor's effects: bytes into the cache, then the message."""
         clip = ClipRef(job=job, purpose=phase_plan.purpose, epoch=phase_plan.epoch, index=index, attempt=attempt)
@@ -56,7 +57,8 @@ class OrderedBench:
         if key:
             self.cache.put(key, f"{clip.purpose}.{clip.epoch}.{index}.{attempt}".encode(), [CONSUMER], 60)
         message = FeatureReady(clip=clip, stream=stream, key=key, skipped=skipped, fence=fence)
-        self.send(topics.features("flow"), index, message.SerializeToString())
+        if send:
+            self.send(topics.features("flow"), index, message.SerializeToString())
         return key
 
     def send(self, topic: str, index: int, value: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
+    PREDICT,
     TRAIN,
     VALIDATION,
     ClipReady,
@@ -18,7 +21,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_engine.intake.ordered import Delivery, IntakeOptions, largest_share
+from essp_engine.intake.ordered import Delivery, IntakeOptions, Share, largest_share
 from tests.unit.essp_engine.intake.ordered_bench import CONSUMER, FLOW, JOB, OrderedBench, places, plan, take_all
 
 RGB = IntakeOptions(job=JOB, consumer="trainer.rgb", stream="rgb", feature="rgb")
@@ -164,3 +167,25 @@ def test_no_rank_takes_more_of_consecutive_clips_than_the_largest_share(clips: i
         sum(each.owns(index) for index in range(begin, begin + clips)) for begin in range(2 * 64) for each in options
     ]
     assert largest_share(clips, ranks) == max(shares)
+
+
+def test_a_share_has_the_blocks_on_its_partitions_but_not_those_that_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a decoder of an earlier release has put on the partition of another's block is for that one to ask for."""
+    monkeypatch.setattr(topics, "BLOCK_CLIPS", 2)
+    bench, phases = OrderedBench(), [plan(PREDICT, 0, 8)]
+    partitions = [topics.clip_partition(PREDICT, index, topics.DATA_PARTITIONS) for index in range(8)]
+    mine = frozenset({partitions[0], partitions[2], partitions[6]})
+    keys = []
+    for index in range(8):
+        keys.append(bench.feature(phases[0], index, send=False))
+        message = FeatureReady(clip=ClipRef(job=JOB, purpose=PREDICT, index=index), stream="flow10", key=keys[-1])
+        place = partitions[index if index != 4 else 0]
+        bench.bus.publish(topics.features("flow"), b"", message.SerializeToString(), partition=place)
+    options = replace(FLOW, share=Share(mine, topics.DATA_PARTITIONS, saved=frozenset({1})))
+    with bench.intake(phases, options) as intake:
+        taken = take_all(intake)
+        assert [index for _, index in places(taken)] == [0, 1, 6, 7, "end"]
+        intake.finish([t for t in taken if isinstance(t, Delivery)])
+    assert [index for index, key in enumerate(keys) if bench.cache.holds(key)] == [4, 5]
+    assert {i for p in bench.progress() for i in p.trained.indices} == {0, 1, 2, 3, 6, 7}
+    assert bench.backlog() == 1, "the one on a partition of another"

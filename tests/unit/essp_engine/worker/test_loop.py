@@ -78,7 +78,10 @@ class Running:
         self.bus = bus
         subscription, made = bus.subscribe(["t"], "g"), WorkerOptions(poll_timeout_s=0.01, **options)
         self.reports = Reports(bus, "w1")
-        self.worker = Worker("test", subscription, cache or MemoryCache(), lambda: stage, self.reports, made)
+        self.paused, self.noticed = threading.Event(), threading.Event()
+        self.worker = Worker(
+            "test", subscription, cache or MemoryCache(), lambda: stage, self.reports, made, self._is_paused
+        )
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -88,6 +91,11 @@ class Running:
             self.worker.run()
         except BaseException as error:  # noqa: BLE001  the test looks at it
             self.error = error
+
+    def _is_paused(self) -> bool:
+        if self.paused.is_set():
+            self.noticed.set()
+        return self.paused.is_set()
 
     def stop(self) -> None:
         self.worker.drain()
@@ -535,3 +543,21 @@ def test_a_worker_stays_whatever_its_cache_and_its_reports_do(bus: MemoryBus, mo
     running.stop()
     assert running.error is None
     assert running.returned() == []
+
+
+def test_a_paused_pool_finishes_what_it_has_and_takes_nothing_new(
+    bus: MemoryBus, start: Callable[..., Running]
+) -> None:
+    released = threading.Event()
+    stage = Script(lambda record: released.wait(LONGEST_S))
+    running = start(stage, prefetch=0)
+    bus.publish("t", b"", b"first")
+    stage.wait(lambda: stage.handled == [b"first"])
+    running.paused.set()
+    running.noticed.wait(LONGEST_S)
+    bus.publish("t", b"", b"second")
+    released.set()
+    until(lambda: bus.backlog("t", "g") == 1)
+    assert stage.handled == [b"first"]
+    running.paused.clear()
+    stage.wait(lambda: stage.handled == [b"first", b"second"])

@@ -126,6 +126,8 @@ class ReconcilerBench:
         self.rows: dict[str, ExtractorRow] = {}
         self.conditions: list[Condition] = []
         self.lanes = 1
+        self.told: list[set[str]] = []
+        """The paused pools, each time that workers were told of them."""
         self.book = PoolRuleBook(rules, lambda: self.rows, clock=self.clock)
         self.reconciler = Reconciler(
             self.driver,
@@ -134,6 +136,7 @@ class ReconcilerBench:
             self.book,
             clock=self.clock,
             conditions=lambda: self.conditions,
+            tell_paused=lambda pools: self.told.append(set(pools)),
         )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:

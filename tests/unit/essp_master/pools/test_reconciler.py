@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -263,3 +264,23 @@ def test_no_ranks_are_divided_before_the_jobs_are_known() -> None:
     known.append(True)
     reconciler.step()
     assert driver.told == [("train", "demo", "rgb", 0)]
+
+
+def test_predictors_grow_while_clips_wait_for_busy_ones_and_go_when_no_job_predicts() -> None:
+    bench = ReconcilerBench(predictor=1)
+
+    def pass_time(seconds: int, busy: float, *jobs: PoolDemand) -> int:
+        for _ in range(0, seconds, 10):
+            bench.clock.now_s += 10
+            for number in range(bench.driver.replicas["predictor"]):
+                bench.beat(f"p{number}", busy, "predictor")
+            done = {"predictor": 20 * round(bench.clock.now_s)}
+            bench.jobs = [replace(one, done=done) for one in jobs]
+            bench.reconciler.step()
+        return bench.driver.replicas["predictor"]
+
+    predicts = job(trainers=(), predicts=True, waiting=40)
+    assert pass_time(120, 0.2, predicts) == 1, "they wait for clips"
+    assert pass_time(120, 1.0, replace(predicts, out_of_credit=False)) == 1, "they keep up"
+    assert pass_time(120, 1.0, predicts) >= 3
+    assert pass_time(600, 0.0) == 1

@@ -306,3 +306,31 @@ def test_the_document_of_another_number_is_refused_and_the_one_before_it_counts_
     successor.set("decoder", None, "bob")
     assert successor.of("extractor.flow") == FIXED
     assert store.get(second) != store.get(third)
+
+
+def test_a_pause_is_told_and_outlives_the_master(store: ObjectStore) -> None:
+    bench = bench_over(store, decoder=2)
+    assert bench.told == []
+    bench.reconciler.step()
+    assert bench.reconciler.pause("decoder", "ann").paused
+    bench.reconciler.step()
+    bench.reconciler.set("decoder", FIXED, "bob")
+    assert bench.told == [set(), {"decoder"}], "whoever sets its size does not resume it"
+    assert [kind for kind, _ in bench.book.troubles()] == [Kind.PAUSED]
+    successor = bench_over(store, decoder=2)
+    successor.reconciler.step()
+    assert successor.told == [{"decoder"}]
+    assert successor.reconciler.resume("decoder", "ann") == FIXED
+    assert successor.told == [{"decoder"}, set()]
+    assert not successor.book.troubles()
+
+
+def test_a_pool_that_is_resumed_has_the_bounds_it_was_made_with(store: ObjectStore) -> None:
+    bench = bench_over(store, decoder=2)
+    bench.reconciler.pause("decoder", "ann")
+    bench.reconciler.resume("decoder", "ann")
+    assert PoolRules(store).of("decoder") is None
+    with pytest.raises(NotFound):
+        bench.reconciler.pause("encoder", "ann")
+    with pytest.raises(ConfigError, match="essp job pause"):
+        bench_over(store, **{"trainer.demo.rgb": 1}).reconciler.pause("trainer.demo.rgb", "ann")
