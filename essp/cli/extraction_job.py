@@ -72,7 +72,7 @@ def extraction_job(
         if asked.network is not None:
             document["extract"]["crop"] = crop
         document["clip"] = {
-            "frames": asked.frames or _frames(asked),
+            "frames": asked.frames or frames_for(asked.network, asked.features),
             **({} if asked.stride is None else {"stride": asked.stride}),
             "resize": {"mode": "crop", "height": size, "width": size},
         }
@@ -98,12 +98,12 @@ def _distance(asked: Asked) -> dict[str, Any]:
     return found or {"every_s": _EVERY_S}
 
 
-def _frames(asked: Asked) -> int:
+def frames_for(network: str | None, features: Sequence[str] = ("rgb",)) -> int:
     """As many frames as the network or the features need."""
-    limits = None if asked.network is None else limits_of(asked.network).clip_frames
+    limits = None if network is None else limits_of(network).clip_frames
     if limits is None:
         try:
-            return max(frames_of(feature, {}) for feature in asked.features)
+            return max(frames_of(feature, {}) for feature in features)
         except ConfigError as error:
             raise error.within("streams") from error
     least, most = limits
