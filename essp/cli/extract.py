@@ -1,7 +1,7 @@
 """`essp extract`: write embeddings or features of many videos, on this machine, without a job file.
 
 It is a job with `extract`, run as `essp run` runs one: it resumes after Ctrl-C or a crash, and a video that cannot be
-decoded is told, and does not stop the rest.
+decoded is reported, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main(
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(help="From the start of a clip to that of the next: 0.5s, or 16f for frames (default: 1s)."),
+        typer.Option(help="Time from one clip to the next, as in 0.5s; or frames, as in 16f (default: 1s)."),
     ] = None,
     clips: Annotated[
         int | None, typer.Option(help="Instead of --every: this many clips of each video, evenly spaced.", min=1)
@@ -148,8 +148,8 @@ def main(
 ) -> None:
     """Write a vector for each clip of many videos: the embedding of a network, or a feature.
 
-    Ctrl-C saves and exits; the same command continues from there. A video that cannot be decoded is told, and the
-    others are not stopped by it.
+    Ctrl-C saves and exits; the same command continues from there. A video that cannot be decoded is
+    reported, and the others are processed.
     """
     require("essp extract", "torch")
     settings = settings_of()
@@ -218,7 +218,7 @@ def _name_of(output: str) -> str:
 
 
 def _is_source(source: str) -> bool:
-    """Whether these are videos, of which a catalog is built in the output, and not a catalog."""
+    """Whether these are videos, not a catalog. A catalog of them is then built in the output."""
     return PurePosixPath(source).suffix.lower() not in _TABLES
 
 
@@ -264,7 +264,7 @@ def _with_weights(asked: Asked, network: str, output: str, console: Console) -> 
 
 
 def _side_of(network: str, settings: Settings) -> int | None:
-    """The only input side of a network; None: it accepts several, or there is no such network, which is told later."""
+    """The only input side of a network; None: it accepts several, or there is no such network."""
     from essp_engine.learning.networks import network as known
 
     try:
@@ -353,11 +353,11 @@ def _tell_result(found: FeatureManifest, stores: Stores, output: str, as_json: b
         typer.echo(json.dumps({"features": store.uri(layout.FEATURES.rstrip("/")), "sources": sources}))
         return
     for name, source in found.sources.items():
-        told = list(bad[name].items())
-        for video, error in told[:_MOST_TOLD]:
+        found_bad = list(bad[name].items())
+        for video, error in found_bad[:_MOST_TOLD]:
             console.print(f"{video}: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-        if len(told) > _MOST_TOLD:
-            console.print(f"and {len(told) - _MOST_TOLD} more: {name}-videos.parquet names all", style="yellow")
+        if len(found_bad) > _MOST_TOLD:
+            console.print(f"and {len(found_bad) - _MOST_TOLD} more: {name}-videos.parquet names all", style="yellow")
         of = f"{counted(source.rows, 'vector')} of {source.numbers} numbers, of {counted(source.videos, 'video')}"
         typer.echo(f"{shown(output).rstrip('/')}/{layout.FEATURES}{name}: {of}, {source.dtype}")
 

@@ -39,7 +39,7 @@ extract:
 
 limits:
   budget: 256MiB              # clips outstanding at once
-  dead_ratio: 1.0             # a video that cannot be decoded is in the table with its reason; the job goes on
+  dead_ratio: 1.0             # a video that cannot be decoded is in the table, with its reason
 """
 
 

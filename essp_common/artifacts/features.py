@@ -160,8 +160,8 @@ def array_bytes(vectors: NDArray[Any]) -> bytes:
 def file_names(videos: Sequence[str]) -> list[str]:
     """The names of the NumPy files of these videos, below the folder of a source.
 
-    A name is the id, `.npy` in place of its suffix if no other video has the same name without it. Whatever no key can
-    contain is percent-encoded, so no two videos share a file, on any file system.
+    A name is the id, with `.npy` instead of its suffix if no other video has the same name without it. Whatever no
+    key can contain is percent-encoded, so no two videos share a file, on any file system.
     """
     whole = [_encoded(video) for video in videos]
     bare = [_SUFFIX.sub("", name) for name in whole]
@@ -231,7 +231,9 @@ def read_array(output: ObjectStore, source: str, file: str) -> NDArray[Any]:
     except NotFound:
         raise
     except (ValueError, EOFError, OSError) as error:
-        raise PermanentError(f"{output.uri(key)} is no NumPy file: {error}; run the job again with --fresh") from error
+        raise PermanentError(
+            f"{output.uri(key)} is not a NumPy file: {error}; run the job again with --fresh"
+        ) from error
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a job writes that computes vectors of clips: of which network, in which form (`extract`)."""
+"""What a job with `extract` computes of its clips, and the form in which it writes that."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExtractSpec(Section):
     evaluation_crops: Literal[1, 3, 10] = 1
     """`network`: crops of each frame over which an embedding is the mean; see `trainers.*.augment`."""
     reduce: Literal["mean", "none"] = "mean"
-    """Without a network: what becomes of the values of a feature. `mean`: one number per channel, the mean over all
+    """Without a network: how the values of a feature become a vector. `mean`: one number per channel, the mean over all
     frames and positions, or over all descriptors. `none`: all of them, row by row, the same number for each clip."""
     pool: Literal["none", "mean", "max"] = "none"
     """`mean`, `max`: one vector for each video, over all of its clips. `none`: one for each clip."""

@@ -2,8 +2,8 @@
 
 Parts are read one after the other, and only whole videos are written: the last video of a part waits for the next part,
 which may contain more of its clips. So the memory is one part, the longest video and two tables of the output. What is
-written follows from the plan and the saved parts alone, so it is the same bytes for any number of workers, and whoever
-died on the way: a predictor that dies here leaves no manifest, and the next one writes everything again.
+written follows from the plan and the saved parts alone, so it is the same bytes for any number of workers, whether or
+not some of them died: a predictor that dies here leaves no manifest, and the next one writes everything again.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 The share changes when predictors come and go (`service.py`). What is scored by then is saved, and the rest is dealt
 anew; the next owner of a block finds its messages not committed, and nearly always its bytes in the cache. So neither
 memory nor the cost of a crash grows with the number of videos, and a video of any length occupies memory only with its
-scores. If the job extracts, vectors take the place of scores (`feature_output.py`).
+scores. If the job extracts, vectors replace the scores (`feature_output.py`).
 """
 
 from __future__ import annotations
