@@ -46,6 +46,7 @@ Everything else is plain functions:
     mix = essp.Mix({loader: 0.7, other: 0.3})                                  # batches of several loaders, by weight
     data = essp.to_hf_iterable(loader)                                         # for Hugging Face's `datasets`
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
+    found = essp.load_features("runs/dino")                                    # vectors of all clips (`essp extract`)
 
 Importing `essp` loads no library. Each name loads what it needs when it is first used; if a library is missing, that
 raises a `ConfigError` that names the extra to install. After `import essp`, `import torchvision` also works with a
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from essp import lerobot as lerobot
     from essp.api.clips import decode, open_catalog
     from essp.api.epochs import Batch
+    from essp.api.extraction import Features, load_features
     from essp.api.features import compute_feature, features
     from essp.api.hugging_face import to_hf_iterable
     from essp.api.loader import Loader
@@ -90,6 +92,7 @@ torchvision_import.install()
 _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
     "essp.api.epochs": ("Batch",),
+    "essp.api.extraction": ("Features", "load_features"),
     "essp.api.features": ("compute_feature", "features"),
     "essp.api.loader": ("Loader",),
     "essp.api.loader_arguments": ("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
@@ -119,6 +122,7 @@ __all__ = [
     "Clip",
     "ConfigError",
     "EsspError",
+    "Features",
     "Limits",
     "Loader",
     "Mix",
@@ -140,6 +144,7 @@ __all__ = [
     "compute_feature",
     "decode",
     "features",
+    "load_features",
     "load_model",
     "open_catalog",
     "predict",

@@ -26,7 +26,13 @@ from essp_common.wiring import Stores
 
 _PLACES = ("catalog", "records", "records_validation", "records_test")
 _ADVICE = "`essp init` writes a job"
-_PLACE_FIELDS = {("output",), ("predictor", "model"), *(("data", field) for field in _PLACES)}
+_PLACE_FIELDS = {
+    ("output",),
+    ("predictor", "model"),
+    ("extract", "model"),
+    ("extract", "weights"),
+    *(("data", field) for field in _PLACES),
+}
 
 
 def read_job(
@@ -176,4 +182,7 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
     changes = {name: value for name, value in changes.items() if value}
     if spec.predictor is not None:
         changes["predictor"] = spec.predictor.model_copy(update={"model": uri(spec.predictor.model)})
+    if spec.extract is not None:
+        places = {name: uri(text) for name in ("model", "weights") if (text := getattr(spec.extract, name))}
+        changes["extract"] = spec.extract.model_copy(update=places)
     return spec.model_copy(update=changes)

@@ -64,8 +64,8 @@ AGAIN = {
     ),
     "cluster": ("tests/unit/essp_master/kubernetes",),
 }
-"""Tests of other lanes that a lane runs as well, on what it is for: those that start a broker on Apache Kafka; those of the
-driver, but for those marked `double`, on a real API server."""
+"""Tests of other lanes that a lane runs as well, on what it is for: those that start a broker on Apache Kafka; those of
+the driver, but for those marked `double`, on a real API server."""
 FAST = "fast"
 _MENTIONS = ("mark.lane(", "tests.lanes")
 """A module that has neither in its text has no marks of lanes."""

@@ -42,6 +42,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Frames and features": ("decode", "stream", "Stream", "Window", "compute_feature", "features"),
     "Catalogs": ("open_catalog", "Catalog", "VideoRow"),
+    "Vectors of many videos": ("load_features", "Features"),
     "Models": ("predict", "VideoPrediction", "Segment", "load_model", "Model", "StreamModel", "Network"),
     "Errors": ("EsspError", "ConfigError", "PermanentError", "BadVideo", "NotFound"),
 }

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "plan": Command("essp.cli.plan:main", "How many workers a job needs, and the limiting factor."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": Command("essp.cli.predict:main", "Classify videos with a trained model."),
+        "extract": Command("essp.cli.extract:main", "Write embeddings or features of many videos."),
         "evaluate": Command("essp.cli.evaluate:app", "Compare what a model has found with labels."),
         "checkpoint": Command("essp.cli.checkpoint:app", "List, verify and compare checkpoints; export models."),
         "weights": Command("essp.cli.weights:app", "Fetch published weights to start from."),
@@ -139,6 +140,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp predict new.mp4 --model runs/catalog",
         "essp predict videos/ --model runs/catalog --json",
         "essp predict match.mp4 --model runs/catalog --segments --every 0.5s",
+    ),
+    "extract": (
+        "essp extract videos/ --network resnet18 --out runs/embeddings",
+        "essp extract catalog.parquet --network timm:vit_small_patch16_224 --every 0.5s --dtype float16 --out runs/vit",
+        "essp extract catalog.parquet --network r3d_18 --frames 16 --every 16f --format npy --out runs/r3d",
+        "essp extract catalog.parquet --model runs/ucf101 --clips 8 --pool mean --out runs/pooled",
+        "essp extract catalog.parquet --feature hog --dry-run --out runs/hog",
     ),
     "evaluate segments": (
         "essp evaluate segments found.json --truth labels.csv",

@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 from essp.cli import completions
+from essp.cli.init_extract import NETWORK, extraction_text
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.init_views import for_views
 from essp.cli.job_edits import with_values
@@ -178,8 +179,8 @@ def main(
             "--for",
             help="A recipe: `few`, for up to some hundred videos; `scratch`, where both networks learn from scratch, "
             "or from weights of a package; `many`, for thousands of videos, on a GPU; `paper`, as the ESSP paper "
-            "trained on UCF-101 (docs/recipes.md). Without one and without --model: `few` for few videos, otherwise "
-            "`scratch`.",
+            "trained on UCF-101 (docs/recipes.md); `extract`, to write embeddings (docs/extract.md). Without one and "
+            "without --model: `few` for few videos, otherwise `scratch`.",
         ),
     ] = None,
     test: Annotated[str, typer.Option(help="Data set of records to test on.")] = "",
@@ -209,7 +210,7 @@ def main(
             field="--model",
             code="conflict",
         )
-    if recipe not in (None, "scratch") and model != SMALL:
+    if recipe not in (None, "scratch", "extract") and model != SMALL:
         raise ConfigError(
             f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file",
             field="--model",
@@ -236,7 +237,7 @@ def main(
     else:
         catalog_of_job = read_catalog(*stores.resolve(uri))
         views = views_of(catalog_of_job)
-        if len(views) > 1:
+        if len(views) > 1 and recipe != "extract":
             if recipe == "many":
                 raise ConfigError(
                     f"many takes clips of several pieces, and those of {len(views)} views are one piece; leave it out",
@@ -246,9 +247,12 @@ def main(
             catalog_of_job = of_views(catalog_of_job, views)
         if recipe is None and given is None:
             recipe = _recipe_for(catalog_of_job)
-        text = job_text(catalog_of_job, uri, str(out), model, recipe)
-        if len(views) > 1:
-            text = for_views(text, views)
+        if recipe == "extract":
+            text = _extraction_text(catalog_of_job, uri, out, given or NETWORK)
+        else:
+            text = job_text(catalog_of_job, uri, str(out), model, recipe)
+            if len(views) > 1:
+                text = for_views(text, views)
         _check(parse_spec(text, str(out)), catalog_of_job, given)
     if sets or named:
         with options_named(name=named):
@@ -264,6 +268,18 @@ def main(
         typer.echo(json.dumps(told | {"trainers": list(spec.trainers)}))
     needed = _files_of(text)
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
+
+
+def _extraction_text(catalog: Catalog, uri: str, out: Path, network: str) -> str:
+    name = _name(uri, out)
+    fields = {
+        "file": out,
+        "name": scalar(name),
+        "output": scalar(beside(_output(uri, name), out.parent)),
+        "catalog": scalar(beside(uri, out.parent)),
+        "videos": len(catalog.view(None)),
+    }
+    return extraction_text(fields, network)
 
 
 def _recipe_for(catalog: Catalog) -> Recipe:
@@ -432,7 +448,9 @@ def _few_of_labels(videos: int) -> dict[str, object]:
 
 def _files_of(text: str) -> str:
     """The weight files that a job starts from, for the last line of the output; empty if it uses none."""
-    named = {trainer.weights for trainer in parse_spec(text).trainers.values() if trainer.weights}
+    spec = parse_spec(text)
+    users = [*spec.trainers.values(), *([] if spec.extract is None else [spec.extract])]
+    named = {user.weights for user in users if user.weights}
     files = sorted(name for name in named if not name.startswith(PACKAGE))
     return f", which starts from {', '.join(files)} (essp weights fetch)" if files else ""
 

@@ -15,7 +15,7 @@ from essp_common.job.spec import parse_spec
 from essp_engine.preflight.resolve import resolve_on
 from essp_engine.preflight.sizing import enough_budget
 
-Recipe = Literal["scratch", "few", "many", "paper"]
+Recipe = Literal["scratch", "few", "many", "paper", "extract"]
 
 PAPER = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.

@@ -207,7 +207,7 @@ def run_watched(
             asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
         status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
-        if status.state == JobState.COMPLETED and spec.predictor is None:
+        if status.state == JobState.COMPLETED and not spec.predicts:
             typer.echo("making the report ...", err=True)
             # Imported only now that a report is needed: plotting takes a few seconds and another library.
             from essp.report.facts import read_run

@@ -285,7 +285,7 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
             field="consumers",
             code="unsupported",
         )
-    if spec.predictor is not None:
+    if spec.predicts:
         from essp_predictor.config import PredictorSettings
         from essp_predictor.service import build as build_predictor
 

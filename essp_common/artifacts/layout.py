@@ -44,6 +44,10 @@ TABLE = (
     Line("predictor/runs/<fence>", "what a run of the job scores with", "prediction"),
     Line("predictions.parquet", "the answers", "prediction"),
     Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
+    Line("features/<stream>/part-<part>.parquet", "(jobs that extract) the vectors of a source", "prediction"),
+    Line("features/<stream>/<video>.npy", "(jobs that extract NumPy files) the vectors of a video", "prediction"),
+    Line("features/<stream>-videos.parquet", "(jobs that extract) each video, and why vectors lack", "prediction"),
+    Line("features/manifest.json", "(jobs that extract) what there is; written last", "prediction"),
     Line("history/<number>", "the outcome of its clips, a few seconds each (history.py)"),
     Line("history/chapters/<number>-<number>", "older ones, joined"),
     Line("timeline.json", "its course: rates, waiting, what workers used; and the curves within epochs"),
@@ -65,6 +69,8 @@ _VARIES = {
     "epoch": "[0-9]{4}",
     "digest": "[0-9a-f]{16}",
     "split": "validation|test",
+    "part": "[0-9]{5,9}",
+    "video": "(?:[^/]+/)*[^/]+",
     "fence": "[1-9][0-9]{0,18}",
     "runs": "[1-9][0-9]{0,8}",
     "picture": "loss|accuracy|sweeps|confusion|samples|curves",  # curves: from earlier versions
@@ -104,6 +110,7 @@ _DIGEST_DIGITS = 16
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
+FEATURES = "features/"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"

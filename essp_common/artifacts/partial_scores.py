@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from essp_common import topics
 from essp_common.artifacts import layout, scores
+from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.scores import ScoreTable
@@ -129,12 +130,17 @@ class Saved:
 class PartialScores:
     """The parts of one predict job."""
 
-    def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:
-        """`plan_digest`: from the job's snapshot."""
+    def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel | Extraction) -> None:
+        """`plan_digest`: from the job's snapshot. `model`: what scores the clips."""
         self._output = output
         self._job = spec.name
-        self._model = "" if spec.predictor is None else spec.predictor.model
+        self._model = _source(spec)
         self._identity = _identity(spec, plan_digest, model)
+
+    @property
+    def identity(self) -> str:
+        """A digest of everything that determines the scores."""
+        return self._identity
 
     def bind(self, run: int) -> None:
         """Bind a run of the job to this model. Idempotent.
@@ -147,7 +153,7 @@ class PartialScores:
         except Conflict as error:
             if self._output.get(key) != self._identity.encode():
                 raise PermanentError(
-                    f"predictor.model: {self._model} is another model than job {self._job} has begun with (or another "
+                    f"{self._model} is another model than job {self._job} has begun with (or another "
                     "version of ESSP reads it); start the job again, and all videos are scored with what is there now"
                 ) from error
 
@@ -239,11 +245,19 @@ def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> Non
         output.delete(key)
 
 
-def _identity(spec: JobSpec, plan_digest: int, model: FusedModel) -> str:
+def _source(spec: JobSpec) -> str:
+    """The field of a job that names what scores its clips, with its value."""
+    if spec.fused_model is not None:
+        return ": ".join(spec.fused_model)
+    return "extract.weights" if spec.extract is None else f"extract.weights: {spec.extract.weights}"
+
+
+def _identity(spec: JobSpec, plan_digest: int, model: FusedModel | Extraction) -> str:
+    plain = model.model_dump(mode="json", exclude={"versions"}) if isinstance(model, FusedModel) else model.digested()
     document = {
         "spec": spec.model_dump(mode="json", include={"data", "clip", "sampling", "streams"}),
         "plan": plan_digest,
-        "model": model.model_dump(mode="json", exclude={"versions"}),
+        "model": plain,
         "format": _FORMAT,
         "block": topics.BLOCK_CLIPS,
     }

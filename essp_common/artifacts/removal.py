@@ -171,7 +171,7 @@ def remove(output: ObjectStore, removal: Removal) -> None:
 
 def kind_of(spec: JobSpec) -> Kind:
     """The kind of a job, which selects the lines of the table that it writes."""
-    return "training" if spec.trainers else "any" if spec.predictor is None else "prediction"
+    return "training" if spec.trainers else "prediction" if spec.predicts else "any"
 
 
 def lies_within(store: ObjectStore, key: str) -> bool:

@@ -78,8 +78,9 @@ class ScoreTable:
     """(N, C) class probabilities of each clip."""
     classes: tuple[str, ...]
     """Names of the C classes, by class id."""
-    features: NDArray[np.float16] | None = None
-    """(N, D) input of the network's last layer for each clip; None: not kept."""
+    features: NDArray[np.floating[Any]] | None = None
+    """(N, D) input of the network's last layer for each clip; None: not kept. In parts of an extract job, its vectors,
+    of any floating-point type."""
     labels: NDArray[np.bool_] | None = None
     """(N, C) labels of each clip, if they are learned independently; None if classes are learned."""
 

@@ -117,6 +117,8 @@ class DataSpec(Section):
 MOST_CLIPS = 10**9
 """The largest number of clips in an epoch."""
 _OF_VISITS = ("clips_per_visit", "window")
+EVERY = ("every_s", "every_frames")
+"""Fields of `sampling` that give the distance of clips, in a video of any length."""
 
 
 class SamplingSpec(Section):
@@ -138,7 +140,11 @@ class SamplingSpec(Section):
     """Evaluation: clips evenly spaced over each video; scores are averaged by video. For records: 1."""
     every_s: float | None = Field(None, ge=0.001, le=86_400)
     """Prediction: seconds from one clip to the next, in a video of any length, instead of `clips_per_video`. See
-    docs/segments.md."""
+    docs/segments.md. In jobs with `extract`, exactly that far apart, the first at the beginning of the video; in
+    predictions, evenly spaced and at most that far apart."""
+    every_frames: int | None = Field(None, ge=1, le=10**9)
+    """Prediction, `extract`: frames from the start of one clip to the start of the next, instead of `clips_per_video`:
+    the first clip starts with the first frame, and the last one still fits into the video."""
     background: Label | None = None
     """Training: the class whose videos show none of the other classes (`essp catalog build --background`). It is
     learned like any class, but never given as the answer for a video; the model uses it to tell where something is
@@ -163,6 +169,11 @@ class SamplingSpec(Section):
     """Which of the `ranks` this job is: it produces every `ranks`-th clip, starting with clip `rank`."""
 
     @property
+    def every_field(self) -> str:
+        """The field that gives the distance of clips; empty: a video has `clips_per_video`."""
+        return next((name for name in EVERY if getattr(self, name) is not None), "")
+
+    @property
     def issue_window(self) -> int:
         """Indices within which the clips of one video are issued together; 0: each clip in its own turn."""
         return self.window if self.has_visits else self.locality
@@ -171,6 +182,12 @@ class SamplingSpec(Section):
     def has_visits(self) -> bool:
         """Whether several clips of a video are planned together and mixed within `window`."""
         return self.kind in ("pooled", "exhaustive")
+
+    @model_validator(mode="after")
+    def _one_distance(self) -> SamplingSpec:
+        if self.every_s is not None and self.every_frames is not None:
+            raise wrong("give one of `every_s` and `every_frames`, not both", field="every_frames", code="conflict")
+        return self
 
     @model_validator(mode="after")
     def _rank_is_one_of_ranks(self) -> SamplingSpec:

@@ -4,7 +4,8 @@ Its sections: `data_spec.py` (videos, and which clips of them), `clip_spec.py` (
 (networks and how they learn); the others are defined here.
 
 The sequence of clips depends only on this document and the catalog, not on the number of workers. A predict job has a
-`predictor` instead of `trainers`; a job that feeds the user's own loops has `consumers`.
+`predictor` instead of `trainers`, one that writes features has `extract`; a job that feeds the user's own loops has
+`consumers`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pydantic import (
 
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
-from essp_common.job.data_spec import DataSpec, SamplingSpec
+from essp_common.job.data_spec import EVERY, DataSpec, SamplingSpec
 from essp_common.job.documents import read_yaml
+from essp_common.job.extract_spec import ExtractSpec
 from essp_common.job.fields import (
     _NAME,
     MOST_EPOCHS,
@@ -206,7 +208,7 @@ class LimitsSpec(Section):
 
 
 class JobSpec(Section):
-    """A job. Exactly one of `trainers`, `predictor` and `consumers` is given."""
+    """A job. Exactly one of `trainers`, `predictor`, `extract` and `consumers` is given."""
 
     name: Name
     """Identifies the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
@@ -231,6 +233,8 @@ class JobSpec(Section):
     """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None
     """Predict with a trained model instead of training."""
+    extract: ExtractSpec | None = None
+    """Write features or embeddings instead of training."""
     consumers: dict[Name, ConsumerSpec] = Field({})
     """Loops of your own instead of trainers, by name."""
     limits: LimitsSpec = LimitsSpec()
@@ -249,7 +253,8 @@ class JobSpec(Section):
         if _value(sampling, "kind") is None and _value(sampling, "locality") is None:
             sampling = _completed(sampling, {"kind": "exhaustive", "clips_per_visit": 1})
         found = {**job, "sampling": sampling}
-        if job.get("predictor") is None or "clip" in job:  # a prediction uses the clips of its model
+        of_model = job.get("predictor") is not None or _value(job.get("extract"), "model") is not None
+        if not of_model or "clip" in job:  # a prediction uses the clips of its model
             found["clip"] = _completed(job.get("clip", {}), {"frames": 1})
         return found
 
@@ -260,7 +265,7 @@ class JobSpec(Section):
         if not isinstance(job, dict) or all(_value(job.get("clip"), name) is None for name in ("spread", "max_frames")):
             return job
         sampling = job.get("sampling", {})
-        if _value(sampling, "every_s") is not None:
+        if any(_value(sampling, name) is not None for name in EVERY):
             return job
         return {**job, "sampling": _completed(sampling, {"clips_per_video": 1})}
 
@@ -326,9 +331,9 @@ class JobSpec(Section):
                 field="predictor.highlight",
                 code="conflict",
             )
-        if self.sampling.every_s is not None:
+        if every := self.sampling.every_field:
             raise wrong(
-                "a record is one frame and has no length; leave it out", field="sampling.every_s", code="conflict"
+                "a record is one frame and has no length; leave it out", field=f"sampling.{every}", code="conflict"
             )
         return self
 
@@ -344,26 +349,27 @@ class JobSpec(Section):
                 field="predictor.segments",
                 code="conflict",
             )
-        if self.sampling.clips_per_video != 1 and self.sampling.every_s is None:
+        every = self.sampling.every_field
+        if self.sampling.clips_per_video != 1 and not every:
             raise wrong(
                 f"a clip covers its whole video, so a video has one, not {self.sampling.clips_per_video}; leave it out",
                 field="sampling.clips_per_video",
                 code="conflict",
             )
-        if self.sampling.every_s is not None:
+        if every:
             raise wrong(
                 "a clip covers its whole video, so a video has one; leave it out",
-                field="sampling.every_s",
+                field=f"sampling.{every}",
                 code="conflict",
             )
         return self
 
     @model_validator(mode="after")
     def _has_a_use_for_its_sampling(self) -> JobSpec:
-        if self.sampling.every_s is not None and self.predictor is None:
+        if (every := self.sampling.every_field) and not self.predicts:
             raise wrong(
-                "is for predict jobs; this one takes clips_per_video of each video",
-                field="sampling.every_s",
+                "is for jobs that predict or extract; this one takes clips_per_video of each video",
+                field=f"sampling.{every}",
                 code="conflict",
             )
         if self.sampling.background is not None and not self.trainers:
@@ -409,9 +415,10 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
-        if bool(self.trainers) + bool(self.consumers) + (self.predictor is not None) != 1:
+        if bool(self.trainers) + bool(self.consumers) + (self.predictor is not None) + (self.extract is not None) != 1:
             raise wrong(
-                "give one of `trainers` (to train), `predictor` (to predict) and `consumers` (for a loop of your own)",
+                "give one of `trainers` (to train), `predictor` (to predict), `extract` (to write features) and "
+                "`consumers` (for a loop of your own)",
                 code="conflict",
             )
         if self.sampling.ranks > 1 and not self.consumers:
@@ -469,9 +476,23 @@ class JobSpec(Section):
         """Sweep -> the trainers it was expanded to."""
         return sweeps_of(self.trainers)
 
+    @property
+    def predicts(self) -> bool:
+        """Whether predictors work on it: it predicts or extracts, in one pass over its videos."""
+        return self.predictor is not None or self.extract is not None
+
+    @property
+    def fused_model(self) -> tuple[str, str] | None:
+        """The field that names a fused model, and its URI; None: the job uses none."""
+        if self.predictor is not None:
+            return "predictor.model", self.predictor.model
+        if self.extract is not None and self.extract.model is not None:
+            return "extract.model", self.extract.model
+        return None
+
     def readers(self) -> dict[str, str]:
         """The consumers that acknowledge clips and features: consumer id -> stream."""
-        if self.predictor is not None:
+        if self.predicts:
             return {ids.predictor_consumer(stream): stream for stream in self.streams}
         if self.consumers:
             return {ids.loop_consumer(name): consumer.stream for name, consumer in self.consumers.items()}

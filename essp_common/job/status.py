@@ -16,7 +16,7 @@ from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATI
 from essp_common.validation import unreadable
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict"]
-JobKind = Literal["train", "predict", "feed"]
+JobKind = Literal["train", "predict", "extract", "feed"]
 """`feed`: the user's own loops consume its clips."""
 PURPOSES: dict[int, PurposeName] = {
     TRAIN: "train",

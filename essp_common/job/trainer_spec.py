@@ -44,6 +44,20 @@ _OF_THIS_JOB = "trainer:"
 """What a user may try in order to start from the weights of another trainer of the same job."""
 
 
+def check_weights_of(model: str, weights: str) -> None:
+    """Raise, as a validator does, for `weights` that name no file and no package of this model."""
+    if _WORD_FOR_WEIGHTS.fullmatch(weights):
+        raise wrong(f"{weights!r} names no file; {weights_of(model)}", field="weights", code="not_found")
+    if not weights.startswith(PACKAGE):
+        return
+    name = weights.removeprefix(PACKAGE)
+    if name not in PACKAGED_WEIGHTS:
+        known = suggested(weights, [PACKAGE + known for known in PACKAGED_WEIGHTS], "there is ")
+        raise wrong(f"there is no {weights}; {known}", field="weights", code="unknown")
+    if name != model:
+        raise wrong(f"{weights} are weights of model {name}, not of {model}", field="weights", code="conflict")
+
+
 def names_place(weights: str) -> bool:
     """Whether `weights` is a path or a URI, not a package or a refused word."""
     words = _WORD_FOR_WEIGHTS.fullmatch(weights) or weights.startswith((PACKAGE, _OF_THIS_JOB))
@@ -493,8 +507,6 @@ class TrainerSpec(Section):
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
-        if self.weights is not None and _WORD_FOR_WEIGHTS.fullmatch(self.weights):
-            raise wrong(f"{self.weights!r} names no file; {weights_of(self.model)}", field="weights", code="not_found")
         if self.weights is not None and self.weights.startswith(_OF_THIS_JOB):
             raise wrong(
                 f"{self.weights!r} is a trainer of this job, and those learn side by side, each clip decoded "
@@ -503,13 +515,6 @@ class TrainerSpec(Section):
                 field="weights",
                 code="conflict",
             )
-        if self.weights is not None and self.weights.startswith(PACKAGE):
-            name = self.weights.removeprefix(PACKAGE)
-            if name not in PACKAGED_WEIGHTS:
-                known = suggested(self.weights, [PACKAGE + known for known in PACKAGED_WEIGHTS], "there is ")
-                raise wrong(f"there is no {self.weights}; {known}", field="weights", code="unknown")
-            if name != self.model:
-                raise wrong(
-                    f"{self.weights} are weights of model {name}, not of {self.model}", field="weights", code="conflict"
-                )
+        if self.weights is not None:
+            check_weights_of(self.model, self.weights)
         return self

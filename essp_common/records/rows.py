@@ -53,7 +53,7 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
     catalog = divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
     if spec.clip.views:
         return of_views(catalog, tuple(spec.clip.views))
-    if spec.predictor is None:
+    if not spec.predicts:
         check_one_view(catalog)
     return catalog
 

@@ -18,6 +18,26 @@ T = TypeVar("T", int, NDArray[np.int64])
 
 _FPS = 25.0
 """Assumed frame rate of a video that does not give one."""
+_ROUNDING = 1e-6
+"""In frames: products of a rate and seconds are not exact."""
+
+
+def frames_of(view: CatalogView, seconds: float) -> NDArray[np.float64]:
+    """(n,) how many frames of each video are shown in this time, by its mean rate."""
+    fps = view.rows.numbers("fps").astype(np.float64)
+    frames: NDArray[np.float64] = seconds * np.where(fps > 0, fps, _FPS)
+    return frames
+
+
+def _checked_size(edges: NDArray[np.int64], what: str, field: str) -> int:
+    """The number of clips. Raises `ConfigError` for more than a job may have."""
+    if (size := int(edges[-1])) > MOST_CLIPS:
+        raise ConfigError(
+            f"{what} makes {size} clips, and a job may have {MOST_CLIPS}; take fewer, or make several jobs",
+            field=field,
+            code="range",
+        )
+    return size
 
 
 class _Even(PlanBase):
@@ -65,26 +85,45 @@ class RoundRobin(_Even):
         return turn % len(self._first), turn // len(self._first) % self._segments
 
 
+class Regular(PlanBase):
+    """Segments at a fixed distance: the first starts with the video, and the last one still fits into it."""
+
+    def __init__(
+        self, view: CatalogView, clip: ClipSpec, apart: float | NDArray[np.float64], locality: int, field: str
+    ) -> None:
+        """`apart`: frames from one start to the next, of all videos or of each. `field`: of the job, that gives it."""
+        super().__init__(view, clip, 0, locality)
+        self._apart = np.maximum(np.broadcast_to(np.asarray(apart, np.float64), len(view)), 1.0)
+        counts = np.ceil(self._starts / self._apart - _ROUNDING).astype(np.int64)
+        self._edges = np.concatenate([[0], np.cumsum(np.maximum(counts, 1))])
+        """The first index of each video, and the end of the last one."""
+        self._size = _checked_size(self._edges, f"a clip every {np.min(self._apart):g} frames", field)
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        indices = np.arange(max(start, 0), min(stop, self._size))
+        videos = np.searchsorted(self._edges, indices, "right") - 1
+        offsets = np.floor((indices - self._edges[videos]) * self._apart[videos] + _ROUNDING).astype(np.int64)
+        return self._planned_all(indices.tolist(), videos, np.minimum(offsets, self._starts[videos] - 1))
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        if attempt:
+            raise LookupError("this plan takes each video in turn; none stands in for another")
+        return self._stretch(index, index + 1)[0]
+
+
 class Dense(_Even):
     """As many segments of each video as needed so that none begins more than `every_s` seconds after the previous
     one."""
 
     def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int) -> None:
         super().__init__(view, clip, 0, 0, locality)
-        fps = view.rows.numbers("fps").astype(np.float64)
-        frames = every_s * np.where(fps > 0, fps, _FPS)
+        frames = frames_of(view, every_s)
         starts = self._starts.astype(np.int64)
         counts = np.clip(np.ceil(starts / frames), 1, starts).astype(np.int64)
         self._edges = np.concatenate([[0], np.cumsum(counts)])
         """The first index of each video, and the end of the last one."""
-        self._size = int(self._edges[-1])
-        if self._size > MOST_CLIPS:
-            raise ConfigError(
-                f"a clip every {every_s:g} s makes {self._size} clips, and a job may have "
-                f"{MOST_CLIPS}; take fewer, or make several jobs",
-                field="sampling.every_s",
-                code="range",
-            )
+        self._size = _checked_size(self._edges, f"a clip every {every_s:g} s", "sampling.every_s")
 
     def _count(self, videos: T) -> T | int:
         counts: NDArray[np.int64] = self._edges[1:][videos] - self._edges[videos]

@@ -17,6 +17,7 @@ from essp_common.catalog.rows import Rows
 from essp_common.catalog.splits import consumed_view, splits_of
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
 from essp_engine.planning.moments import Moments
@@ -39,7 +40,7 @@ class Phases:
         self._views = _views(spec, catalog)
         self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
         self.plan = lru_cache(maxsize=8)(self._plan)
-        sizes = {purpose: len(plan_of(view, spec.clip, spec.sampling, purpose, 0)) for purpose, view in self.views}
+        sizes = {purpose: len(self._plan_over(view, spec.sampling, purpose, 0)) for purpose, view in self.views}
         self.plans = tuple(PhasePlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
 
     @property
@@ -72,7 +73,7 @@ class Phases:
             view = self.view(number)
             if purpose == PREDICT:
                 crc = _crc_of_files(view.rows)
-            plan = plan_of(view, self.spec.clip, sampling, purpose, epoch)
+            plan = self._plan_over(view, sampling, purpose, epoch)
             moments = Moments(view, self.spec.clip) if view.further else None
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
@@ -93,7 +94,10 @@ class Phases:
 
     def _plan(self, number: int) -> Plan:
         purpose, epoch = self.order[number]
-        return plan_of(self._views[purpose], self.spec.clip, self.spec.sampling, purpose, epoch)
+        return self._plan_over(self._views[purpose], self.spec.sampling, purpose, epoch)
+
+    def _plan_over(self, view: CatalogView, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+        return plan_of(view, self.spec.clip, sampling, purpose, epoch, exact=self.spec.extract is not None)
 
 
 def _crc_of_files(rows: Rows) -> int:
@@ -106,7 +110,7 @@ def _crc_of_files(rows: Rows) -> int:
 
 
 def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
-    if spec.predictor is not None:
+    if spec.predicts:
         view = catalog.view(None)
         if not len(view):
             raise ConfigError(

@@ -9,6 +9,7 @@ depend on which process asks, how often, or in which order.
     round_robin      every video in turn, its next segment at each turn: training without randomness
     uniform          every video's segments evenly spaced, in time order: validation, test, prediction
     dense            the same, with the number of segments depending on the video's length: prediction
+    regular          segments at a fixed distance from the beginning of each video: features of videos
 
 A `locality` window changes only the order of issue, never the clip at an index: see `Plan.units`.
 """
@@ -25,7 +26,7 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_engine.planning.class_balanced import ClassBalanced
-from essp_engine.planning.even import Dense, RoundRobin, Uniform
+from essp_engine.planning.even import Dense, Regular, RoundRobin, Uniform, frames_of
 from essp_engine.planning.exhaustive import Exhaustive
 from essp_engine.planning.planned_clip import Plan
 from essp_engine.planning.pooled import Pooled
@@ -104,14 +105,38 @@ def dense(view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) 
     return Dense(view, clip, every_s, locality)
 
 
-def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+def regular(
+    view: CatalogView, clip: ClipSpec, *, every_s: float | None = None, every_frames: int = 1, locality: int = 0
+) -> Plan:
+    """Clips that start `every_frames` frames, or `every_s` seconds, apart, from the beginning of each video as far as
+    they fit, video by video, in time order; at least one of each. There are no replacements.
+
+    Seconds are counted in frames of the video's mean rate. Raises `ConfigError` for more clips than a job may have.
+    """
+    if every_s is None:
+        return Regular(view, clip, every_frames, locality, "sampling.every_frames")
+    return Regular(view, clip, frames_of(view, every_s), locality, "sampling.every_s")
+
+
+def plan_of(
+    view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int, exact: bool = False
+) -> Plan:
     """The plan of one phase of a job over its videos; for a job that is one of several ranks, only that rank's
-    share."""
-    whole = _whole_plan(view, clip, sampling, purpose, epoch)
+    share.
+
+    `exact`: with `sampling.every_s`, clips are exactly that far apart, instead of evenly spaced and at most so far.
+    """
+    whole = _whole_plan(view, clip, sampling, purpose, epoch, exact)
     return whole if sampling.ranks == 1 else Share(whole, sampling.rank, sampling.ranks, equal=purpose == TRAIN)
 
 
-def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+def _whole_plan(
+    view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int, exact: bool
+) -> Plan:
+    if purpose != TRAIN and sampling.every_frames is not None:
+        return regular(view, clip, every_frames=sampling.every_frames, locality=sampling.issue_window)
+    if purpose != TRAIN and sampling.every_s is not None and exact:
+        return regular(view, clip, every_s=sampling.every_s, locality=sampling.issue_window)
     if purpose != TRAIN and sampling.every_s is not None:
         return dense(view, clip, sampling.every_s, sampling.issue_window)
     if purpose != TRAIN:

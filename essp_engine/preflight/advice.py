@@ -75,7 +75,7 @@ def _of_labels(job: ResolvedJob) -> Iterator[str]:
 
 
 def _of_classes(phases: Phases) -> Iterator[str]:
-    if phases.spec.predictor is not None:
+    if phases.spec.predicts:
         return
     view, kind = phases.view(0), _kind(phases.spec)
     if missing := empty_classes(view):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from essp_common.errors import ConfigError
+from essp_common.job.data_spec import EVERY
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import ENCODERS, known_loss, known_model
 from essp_common.job.trainer_spec import TrainerSpec
@@ -19,6 +20,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.validation import suggested
 from essp_engine.aggregation.candidates import candidates
 from essp_engine.planning.planned_clip import WHOLE
+from essp_engine.preflight.extraction_checks import network_exists, network_reads_streams, vectors_are_alike
 from essp_engine.preflight.refusal import refuse
 from essp_engine.preflight.resolve import ResolvedJob
 from essp_engine.preflight.sizing import budget_problem
@@ -48,13 +50,13 @@ def _document(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _whole_videos(job: ResolvedJob) -> Iterator[ConfigError]:
-    """Of a prediction, whose clips are those of its model; for other jobs, `JobSpec` checks this."""
+    """Of a job whose clips are those of its model; for other jobs, `JobSpec` checks this."""
     predictor, sampling = job.spec.predictor, job.spec.sampling
-    if predictor is None or not job.spec.clip.of_whole_video:
+    if job.model is None or not job.spec.clip.of_whole_video:
         return
     wrong = {
-        "predictor.segments": predictor.segments,
-        "sampling.every_s": sampling.every_s is not None,
+        "predictor.segments": predictor is not None and predictor.segments,
+        **{f"sampling.{name}": sampling.every_field == name for name in EVERY},
         "sampling.clips_per_video": sampling.clips_per_video != 1,
     }
     for field in (field for field, given in wrong.items() if given):
@@ -379,6 +381,9 @@ CHECKS: tuple[Check, ...] = (
     _mirrors,
     _colour_changes,
     _normalisation,
+    network_exists,
+    network_reads_streams,
+    vectors_are_alike,
     _budget,
 )
 """All checks, in the order in which users read their problems; they do not depend on each other."""

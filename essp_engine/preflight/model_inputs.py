@@ -1,4 +1,4 @@
-"""Gives a predict job the inputs that its model was trained on: the same frames, sizes and features.
+"""Gives a job that uses a fused model the inputs that its model was trained on: the same frames, sizes and features.
 
 A model would score any other inputs, too, and the scores would look plausible. So a job without `clip` or `streams`
 gets those of its model, and a job with them must have the same. Only the codec in the cache may differ.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from essp_common.artifacts.extraction import Extraction, extraction_of
 from essp_common.artifacts.fused_model import FusedModel, open_model
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.spec import JobSpec, PredictorSpec
 from essp_common.wiring import Stores
@@ -21,25 +22,38 @@ _REMEDY = "leave out `clip` and `streams`, which default to those of the model"
 
 
 def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:
-    """The model of a predict job; None: it is another job. Raises `ConfigError` if the model cannot be read."""
-    if spec.predictor is None:
+    """The fused model that a job names; None: it names none. Raises `ConfigError` if the model cannot be read."""
+    if spec.fused_model is None:
         return None
+    field, uri = spec.fused_model
     try:
-        return open_model(stores, spec.predictor.model)[1]
+        return open_model(stores, uri)[1]
     except (ConfigError, PermanentError) as error:
-        raise ConfigError.at("predictor.model", error) from error
+        raise ConfigError.at(field, error) from error
+
+
+def scored_with(spec: JobSpec, stores: Stores, model: FusedModel | None) -> FusedModel | Extraction | None:
+    """What predictors compute from the clips of a job; None: they do not work on it. `model`: from `model_of`.
+
+    Raises `ConfigError` for weights that cannot be read.
+    """
+    try:
+        return extraction_of(spec, stores, model) or model
+    except (ConfigError, NotFound, PermanentError) as error:
+        raise ConfigError.at("extract.weights", error) from error
 
 
 def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
-    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are.
+    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are, except that
+    a job that extracts uses all frames of a clip, if it does not say how many.
 
     Raises one `ConfigError` for all fields that differ from those of the model.
     """
-    if spec.predictor is None or model is None:
-        return spec
+    if model is None:
+        return _with_all_frames(spec)
     needed = {member.stream: model.streams[member.stream] for member in model.deciding}
     given = spec.model_fields_set
-    problems = [*_of_records(spec, model), *_of_highlight(spec.predictor, model)]
+    problems = [*_of_records(spec, model), *(_of_highlight(spec.predictor, model) if spec.predictor else ())]
     if "clip" in given:
         problems += _differing("clip", spec.clip, model.clip)
     if "streams" in given:
@@ -52,12 +66,24 @@ def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
     return spec.model_copy(update={"clip": clip, "sampling": sampling, "streams": streams})
 
 
+def _with_all_frames(spec: JobSpec) -> JobSpec:
+    if spec.extract is None or spec.extract.model is not None:
+        return spec
+    streams = {
+        name: stream.model_copy(update={"params": {"frames": spec.clip.of(stream.view).frames, **stream.params}})
+        if stream.feature == "rgb"
+        else stream
+        for name, stream in spec.streams.items()
+    }
+    return spec.model_copy(update={"streams": streams})
+
+
 def _of_records(spec: JobSpec, model: FusedModel) -> Iterator[ConfigError]:
     if spec.data.records and model.clip.frames != 1:
         yield ConfigError(
             f"the model was trained on clips of {model.clip.frames} frames, and a record (data.records) is one frame; "
             "use a model that was trained on clips of one frame, or classify videos (data.catalog)",
-            field="predictor.model",
+            field=spec.fused_model[0] if spec.fused_model else "",
             code="conflict",
         )
 

@@ -9,6 +9,7 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import latest_name, read_latest
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
+from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.partial_scores import PartialScores
@@ -46,15 +47,15 @@ def resume_points(
     spec: JobSpec,
     phases: Phases,
     output: ObjectStore,
-    model: FusedModel | None,
+    model: FusedModel | Extraction | None,
     verified: Mapping[str, Manifest] | None = None,
     run: int = 0,
 ) -> ResumePoints:
     """Read where each consumer resumes. Raises `BadCheckpoint` if a trainer has checkpoints, but none is whole.
 
-    `model`: the model of a predict job. `verified`: checkpoints that were read before; they are not read again if they
-    are still the newest. `run`: the fence of a run that begins, whose predictor then has to score with this model; 0:
-    no run begins.
+    `model`: what predictors score with (`model_inputs.scored_with`). `verified`: checkpoints that were read before;
+    they are not read again if they are still the newest. `run`: the fence of a run that begins, whose predictor then
+    has to score with this model; 0: no run begins.
     """
     known = verified or {}
     manifests = {
@@ -83,7 +84,9 @@ def _position(manifest: Manifest, phases: Phases) -> Position:
     return Position(len(phases.plans), 0) if manifest.final else manifest.position
 
 
-def _scored(spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedModel, run: int) -> dict[str, Position]:
+def _scored(
+    spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedModel | Extraction, run: int
+) -> dict[str, Position]:
     """Where the consumers of a predict job resume."""
     scored = PartialScores(output, spec, phases.digest(), model)
     if run:

@@ -10,7 +10,7 @@ from essp_common.artifacts.removal import job_at
 from essp_common.artifacts.trained import folder_of, trained
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import JobSpec
-from essp_common.job.trainer_spec import PACKAGE, TrainerSpec, weights_of
+from essp_common.job.trainer_spec import PACKAGE, weights_of
 from essp_common.wiring import Stores
 from essp_engine.preflight.refusal import refuse
 
@@ -21,18 +21,29 @@ def check_weights(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> N
     refuse(_problems(spec, stores, resuming))
 
 
+def check_weights_of_extraction(spec: JobSpec, stores: Stores) -> None:
+    """Raises `ConfigError` for the weights of the network whose embeddings a job writes."""
+    extract = spec.extract
+    if extract is None or extract.network is None or extract.weights is None or extract.weights.startswith(PACKAGE):
+        return
+    try:
+        _check_start(spec, extract.network, extract.weights, stores)
+    except (ConfigError, NotFound, BadCheckpoint) as error:
+        raise ConfigError.at("extract.weights", error) from error
+
+
 def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Iterator[ConfigError]:
     for name, trainer in spec.trainers.items():
         if name in resuming or trainer.weights is None or trainer.weights.startswith(PACKAGE):
             continue  # packaged weights are where the trainer runs
         try:
-            _check_start(spec, trainer, trainer.weights, stores)
+            _check_start(spec, trainer.model, trainer.weights, stores)
         except (ConfigError, NotFound, BadCheckpoint) as error:
             yield ConfigError.at(f"trainers.{name}.weights", error)
 
 
-def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stores) -> None:
-    if weights == spec.output or weights.startswith(f"{spec.output}/"):
+def _check_start(spec: JobSpec, network: str, weights: str, stores: Stores) -> None:
+    if spec.trainers and (weights == spec.output or weights.startswith(f"{spec.output}/")):
         raise ConfigError(
             f"{weights} is in the output of this job, whose trainers run at the same time; train these weights in "
             "another job first",
@@ -44,19 +55,20 @@ def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stor
         try:
             store.head(key)
         except NotFound as error:
-            raise NotFound(f"{error}; {_remedy(stores, weights, trainer)}") from error
-    elif (model := other.manifest.model.name) != trainer.model:
+            raise NotFound(f"{error}; {_remedy(stores, weights, network)}") from error
+    elif (model := other.manifest.model.name) != network:
+        named = "model" if spec.trainers else "network"
         raise ConfigError(
-            f"{weights} contains weights of {model}, not {trainer.model}; set model: {model}", code="conflict"
+            f"{weights} contains weights of {model}, not {network}; set {named}: {model}", code="conflict"
         )
 
 
-def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:
+def _remedy(stores: Stores, weights: str, network: str) -> str:
     """What to do about weights that are not there."""
     if (named := folder_of(weights)) is not None:
         return f"no job has {named[0]} as its output; first run the job that trains {named[1]}"
     other = job_at(stores.under(weights))
     if other is None or not other.trainers:
-        return weights_of(trainer.model)
+        return weights_of(network)
     folders = ", ".join(f"{weights}/{layout.TRAINERS}{name}" for name in other.trainers)
     return f"it is the output of a job; name one of its trainers: {folders}"

@@ -1,4 +1,4 @@
-"""The share of one predict job that falls to this predictor; and its answers, if this predictor leads.
+"""The share of one job that falls to this predictor; and its answers (`tasks.py`), if this predictor leads.
 
     each stream, in its own thread:   clips of its share ──▶ scores, saved block by block (`stream.py`)
     when all are saved, the leader:   a few videos at a time: fuse ──▶ predictions.parquet
@@ -6,7 +6,7 @@
 The share changes when predictors come and go (`service.py`). What is scored by then is saved, and the rest is dealt
 anew; the next owner of a block finds its messages not committed, and nearly always its bytes in the cache. So neither
 memory nor the cost of a crash grows with the number of videos, and a video of any length occupies memory only with its
-scores.
+scores. If the job extracts, vectors replace the scores (`feature_output.py`).
 """
 
 from __future__ import annotations
@@ -19,30 +19,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from essp_common import topics
-from essp_common.artifacts import layout
-from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores, Saved
-from essp_common.artifacts.predictions import write_predictions
-from essp_common.artifacts.segments import write_segments
 from essp_common.errors import TransientError
 from essp_common.job.position import Position
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.records.names import name_of, names_by_split
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
-from essp_engine.aggregation.fused import fusion_of
 from essp_engine.intake.ordered import IntakeOptions, OrderedIntake, Share
 from essp_engine.intake.wanted import in_flight
 from essp_engine.worker.heartbeat import LaneLoad
-from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
-from essp_predictor.scoring import StreamScorer, device_of
-from essp_predictor.stream import StreamOptions, StreamPhase
+from essp_predictor.scoring import device_of
+from essp_predictor.stream import Scorer, StreamOptions, StreamPhase
+from essp_predictor.tasks import Answers, task_of
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +61,8 @@ class Role:
     """As in `IntakeOptions`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The results of a finished job."""
-
-    uri: str
-    videos: int
-    failed: int
-    """Number of videos without a single decoded clip."""
-
-
 class PredictionJob:
-    """Takes part in one predict job until its end."""
+    """Takes part in one job until its end."""
 
     def __init__(
         self,
@@ -104,34 +88,26 @@ class PredictionJob:
         self._broken = threading.Event()
         self._finished = threading.Event()
         """A stream has scored its share."""
-        if self._spec.predictor is None:
-            raise ValueError(f"job {self._spec.name} has no predictor")
-        self._predictor = self._spec.predictor
-        self._model_store, self._model = open_model(adapters.stores, self._predictor.model)
+        layouts, device = self._command.snapshot.layouts, device_of(settings.device)
+        self._task = task_of(self._spec, layouts, adapters.stores, device, settings.code)
         self._output = adapters.stores.under(self._spec.output)
-        self._partial_scores = PartialScores(self._output, self._spec, self._command.snapshot.plan_digest, self._model)
+        digest = self._command.snapshot.plan_digest
+        self._partial_scores = PartialScores(self._output, self._spec, digest, self._task.model)
         [self._clips] = [plan.clips for plan in self._command.snapshot.phases]
-        self._scorers: dict[str, StreamScorer] = {}
+        self._scorers: dict[str, Scorer] = {}
         """By stream; loaded with the first clip of it that falls to this predictor."""
 
     def run(self) -> Answers | None:
         """Score and save; the leader fuses and writes. Returns None if the job was left before that."""
-        fuse = fusion_of(self._model_store, self._model)
         self._partial_scores.bind(run_of(self._command))
         while not self._role.leave():
             if self._score(self._role.share()):
                 break
         else:
             return None
-        answers = FusedAnswers(self._partial_scores, self._spec, self._model, fuse, self._clips)
-        names = names_by_split(self._spec, self._adapters.stores)
-        found = answers.predictions()
-        named = ([replace(row, name=name_of(row.video_id, names) or None) for row in part] for part in found)
-        write_predictions(self._output, layout.PREDICTIONS, named, answers.classes)
-        if self._predictor.segments:
-            write_segments(self._output, layout.SEGMENTS, answers.segments())
+        answers = self._task.write(self._output, self._partial_scores, self._clips)
         failpoint("predictor.written")
-        return Answers(self._output.uri(layout.PREDICTIONS), answers.videos, answers.failed)
+        return answers
 
     def _score(self, partitions: frozenset[int]) -> bool:
         """Score a share until it changes or the job is left. Returns True, to the leader alone, if all clips are saved
@@ -178,13 +154,12 @@ class PredictionJob:
 
     def _stream(self, name: str, share: Share) -> StreamPhase:
         if name not in self._scorers:
-            device = device_of(self._settings.device)
-            self._scorers[name] = StreamScorer(self._model_store, self._model, name, device, self._settings.code)
+            self._scorers[name] = self._task.scorer(name)
         scorer = self._scorers[name]
-        options = StreamOptions(name, self._clips, self._settings.batch_clips, self._model.classes)
+        options = StreamOptions(name, self._clips, self._settings.batch_clips, self._task.classes)
         return StreamPhase(self._intake(name, scorer, share), scorer, self._partial_scores, options, self._load)
 
-    def _intake(self, stream: str, scorer: StreamScorer, share: Share) -> OrderedIntake:
+    def _intake(self, stream: str, scorer: Scorer, share: Share) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]
         fetches, read = in_flight(self._spec.clip, described, settings.cache, settings.fetches)
         options = IntakeOptions(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,14 +61,8 @@ class StreamScorer:
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
-        try:
+        with device_errors(self._device, len(clips)):
             return self._probabilities(clips)
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(
-                f"{self._device} has too little memory for {len(clips)} clips at once; lower ESSP_BATCH_CLIPS"
-            ) from error
-        except torch.AcceleratorError as error:
-            raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and it resumes its jobs") from error
 
     def _probabilities(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
         batches = {
@@ -89,6 +84,19 @@ class StreamScorer:
             ) from error
         load_member(classifier, store, member)
         return classifier.to(self._device).eval()
+
+
+@contextmanager
+def device_errors(device: torch.device, clips: int) -> Iterator[None]:
+    """Turn the errors of a device that computes for this many clips into ours: `OutOfMemory`, `DeviceLost`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"{device} has too little memory for {clips} clips at once; lower ESSP_BATCH_CLIPS"
+        ) from error
+    except torch.AcceleratorError as error:
+        raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and it resumes its jobs") from error
 
 
 def _view(member: Member) -> View:

@@ -39,8 +39,9 @@ from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters
 from essp_engine.worker.heartbeat import LaneLoad
 from essp_predictor.config import PredictorSettings
-from essp_predictor.job import Answers, PredictionJob, Role
+from essp_predictor.job import PredictionJob, Role
 from essp_predictor.scoring import cores_used
+from essp_predictor.tasks import Answers
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +285,7 @@ def _is_beginning_of_prediction(command: Control) -> bool:
 def _of_prediction(command: Control) -> bool:
     if command.command not in _BEGINS:
         return False
-    return stored_spec(command.snapshot.spec_json, f"job {command.job}").predictor is not None
+    return stored_spec(command.snapshot.spec_json, f"job {command.job}").predicts
 
 
 def _failed(job: str, error: Exception) -> Failed:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,28 @@ from essp_common.artifacts.partial_scores import PartialScores, ScoredPart, fits
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.runtime.failpoints import failpoint
 from essp_engine.intake.ordered import Delivery, OrderedIntake
+from essp_engine.intake.wanted import Decoded
 from essp_engine.worker.heartbeat import LaneLoad
-from essp_predictor.scoring import Frames, StreamScorer, View
+from essp_predictor.scoring import Frames, View
 
 _SAVE_S = 1.0
 """How long scores of a block wait for those of further blocks, to be saved with them: saving each by itself would take
 longer than scoring it on a GPU."""
-_SAVE_CLIPS = 2000
-"""Clips that are saved before that time."""
+_SAVE_CLIPS, _SAVE_BYTES = 2000, 2**27
+"""Clips, and bytes of their features, that are saved before that time."""
+
+
+class Scorer(Protocol):
+    """What computes the scores of the clips of a stream, or their vectors."""
+
+    def views(self, decoded: Decoded) -> dict[View, Frames]:
+        """What it needs of a clip. Thread-safe."""
+
+    def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
+        """Name of a trainer or source -> `(N, C)` scores of N clips."""
+
+    def features(self, clips: int) -> Mapping[str, NDArray[np.floating[Any]]]:
+        """The same names -> `(N, D)` features of the N clips scored last; empty if none are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +66,13 @@ class StreamPhase:
     def __init__(
         self,
         intake: OrderedIntake,
-        scorer: StreamScorer,
+        scorer: Scorer,
         partial_scores: PartialScores,
         options: StreamOptions,
         load: LaneLoad,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`intake`: delivers the views of each clip that the scorer's members need (`StreamScorer.views`). `load`:
+        """`intake`: delivers the views of each clip that the scorer's members need (`Scorer.views`). `load`:
         notes how busy the predictor is."""
         self._intake = intake
         self._scorer = scorer
@@ -108,7 +122,9 @@ class StreamPhase:
 
     def _is_due(self) -> bool:
         scored = sum(len(part.taken) for part in self._whole)
-        return scored >= _SAVE_CLIPS or (scored > 0 and self._clock() - self._since_s >= _SAVE_S)
+        if scored >= _SAVE_CLIPS or sum(part.feature_bytes for part in self._whole) >= _SAVE_BYTES:
+            return True
+        return scored > 0 and self._clock() - self._since_s >= _SAVE_S
 
     def _receive(self, taken: Delivery) -> None:
         light = replace(taken, value=b"")
@@ -165,7 +181,7 @@ class _Scored:
     """Those whose bytes are not freed yet."""
     scored: list[Delivery] = field(default_factory=list)
     probabilities: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
-    features: dict[str, list[NDArray[np.float16]]] = field(default_factory=lambda: defaultdict(list))
+    features: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Index of a clip that is missing -> its video, and the reason."""
 
@@ -180,6 +196,11 @@ class _Scored:
         for trainer, features in other.features.items():
             self.features[trainer] += features
 
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of the features."""
+        return sum(rows.nbytes for of_trainer in self.features.values() for rows in of_trainer)
+
     def scores(self, classes: tuple[str, ...]) -> ScoredPart:
         """The scores as they are to be saved."""
         videos = tuple(item.clip.video_id for item in self.scored)
@@ -192,5 +213,5 @@ class _Scored:
         frames = {item.clip.index: (item.clip.first_frame, item.clip.last_frame) for item in self.scored}
         return ScoredPart(tables, self.missing, frames)
 
-    def _features(self, trainer: str) -> NDArray[np.float16] | None:
+    def _features(self, trainer: str) -> NDArray[np.floating[Any]] | None:
         return np.concatenate(self.features[trainer]) if trainer in self.features else None

@@ -26,6 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
+from essp_common.runtime.troubles import Kind
 from essp_engine.planning.phases import Phases
 from essp_engine.seeding.instructions import CompleteJob, FinishPhase, Instruction
 from essp_master.job.activity import purpose_name

@@ -28,7 +28,7 @@ class Handshake:
         self._job = spec.name
         features = sorted({stream.feature for stream in spec.streams.values()} - {"rgb"})
         self._makers = (ids.DECODER, *(ids.extractor_pool([feature]) for feature in features))
-        self._predictors = () if spec.predictor is None else (ids.PREDICTOR,)
+        self._predictors = (ids.PREDICTOR,) if spec.predicts else ()
         self._trainers = tuple(spec.trainers)
         self._ranks = ranks
         self._patience_s = patience_s

@@ -176,7 +176,7 @@ class Job:
     def needed_pools(self) -> Set[str]:
         """The pools of workers that its clips go through, without its trainers."""
         features = {stream.feature for stream in self.spec.streams.values()} - {"rgb"}
-        ends = {ids.PREDICTOR} if self.spec.predictor is not None else {ids.AGGREGATOR} if self.spec.trainers else set()
+        ends = {ids.PREDICTOR} if self.spec.predicts else {ids.AGGREGATOR} if self.spec.trainers else set()
         return {ids.DECODER, *map(ids.extractor_pool, ([feature] for feature in features)), *ends}
 
     @property

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from essp_common import distribution
 from essp_common.artifacts import layout, partial_scores
+from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.history import History
 from essp_common.artifacts.job_copy import write_copy
@@ -43,7 +44,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
-from essp_engine.preflight.model_inputs import model_of
+from essp_engine.preflight.model_inputs import model_of, scored_with
 from essp_engine.preflight.output import check_owner, has_more, output_at
 from essp_engine.preflight.preflight import Preflight
 from essp_engine.preflight.resume import ResumePoints, resume_points
@@ -112,7 +113,7 @@ def claim_run(
     failpoint("master.fence-taken")
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
-    if spec.predictor and newest is not None and not since and newest.state == JobState.COMPLETED:
+    if spec.predicts and newest is not None and not since and newest.state == JobState.COMPLETED:
         # The predictor that completed the job removes them too, but a moment after the job is complete: this run must
         # not start from scores that are then removed.
         partial_scores.remove(output)
@@ -171,10 +172,10 @@ def _remove(output: ObjectStore, preflight: Preflight) -> None:
     remove(output, removal)
 
 
-def _model(spec: JobSpec, stores: Stores) -> FusedModel | None:
-    """The model of a predict job, as it is now: it may not be what the preflight has read."""
+def _model(spec: JobSpec, stores: Stores) -> FusedModel | Extraction | None:
+    """What predictors score the clips with, as it is now: it may not be what the preflight has read."""
     try:
-        return model_of(spec, stores)
+        return scored_with(spec, stores, model_of(spec, stores))
     except ConfigError:
         return None  # the predictor reports it; or the model is where only the predictor can read
 
@@ -221,7 +222,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
 def _last_stage(spec: JobSpec) -> Stage | None:
     if spec.consumers:
         return None
-    return AGGREGATOR if spec.predictor is None else PREDICTOR
+    return PREDICTOR if spec.predicts else AGGREGATOR
 
 
 @functools.cache

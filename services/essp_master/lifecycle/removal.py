@@ -170,8 +170,10 @@ class JobRemoval:
 
 def stands_on(spec: JobSpec) -> Iterator[tuple[str, str]]:
     """What a job takes from elsewhere: each field of the job with its URI."""
-    if spec.predictor is not None:
-        yield "predictor.model", spec.predictor.model
+    if spec.fused_model is not None:
+        yield spec.fused_model
+    if spec.extract is not None and spec.extract.weights and names_place(spec.extract.weights):
+        yield "extract.weights", spec.extract.weights
     for name, trainer in spec.trainers.items():
         if trainer.weights and names_place(trainer.weights):
             yield f"trainers.{name}.weights", trainer.weights

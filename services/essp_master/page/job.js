@@ -258,7 +258,7 @@ function outcome(job) {
   const parts = [];
   if (job.result) parts.push(...results(job.result.metrics, job.unit));
   const places = [["output", job.output]];
-  if (job.result) places.push([job.kind === "predict" ? "predictions" : "model", job.result.uri]);
+  if (job.result) places.push([{predict: "predictions", extract: "features"}[job.kind] ?? "model", job.result.uri]);
   if (job.kind === "train" && job.state === "completed") places.push(["report, once created", `${job.output.replace(/\/$/, "")}/report/report.html`]);
   for (const trainer of job.trainers) if (trainer.checkpoint) places.push([`checkpoint of ${trainer.name}`, trainer.checkpoint]);
   parts.push(el("dl", { class: "places" }, places.map(([what, uri]) => el("div", {}, el("dt", {}, what), el("dd", {}, address(uri))))));

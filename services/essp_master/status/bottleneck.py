@@ -33,7 +33,7 @@ _MUCH = 0.5
 them back."""
 _BUSY, _IDLE = 0.85, 0.5
 """Shares of cores, or of a GPU's time, from which on it counts as busy, and up to which it has room."""
-_TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
+_TAKERS = {"predict": "The predictors", "extract": "The predictors", "feed": "The loops that take the clips"}
 
 
 def bottleneck(job: JobStatus, stops: Condition | None = None, usage: Usage | None = None) -> BottleneckStatus | None:

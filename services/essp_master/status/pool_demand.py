@@ -72,8 +72,8 @@ def demand_of(job: Job) -> PoolDemand:
         done=job.activity.done(),
         awaits=job.awaits,
         out_of_credit=ledger.out_of_credit,
-        predicts=found.spec.predictor is not None,
-        waiting=ledger.waiting() if found.spec.predictor is not None else 0,
+        predicts=found.spec.predicts,
+        waiting=ledger.waiting() if found.spec.predicts else 0,
         trainers=tuple(
             _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainers.items()
         ),

@@ -57,7 +57,7 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         cache=_cache(cache),
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
-        pools=job.activity.pool_statuses(backlog, now_s, ledger.waiting() if spec.predictor else 0),
+        pools=job.activity.pool_statuses(backlog, now_s, ledger.waiting() if spec.predicts else 0),
         trainers=job.activity.trainer_statuses(
             ledger.finals, held_back(job), waits=not job.works and not job.state.ended
         ),
@@ -227,6 +227,8 @@ def _change(change: Change) -> status.ChangeStatus:
 def _kind(spec: JobSpec) -> JobKind:
     if spec.consumers:
         return "feed"
+    if spec.extract is not None:
+        return "extract"
     return "train" if spec.predictor is None else "predict"
 
 
