@@ -128,9 +128,7 @@ def up(
         Path | None,
         typer.Option(
             help="Folder with the files `password`, of Redis, and `credentials`, an AWS credentials file with the keys "
-            "of S3, which needs --keep. The broker has no login.",
-            file_okay=False,
-            exists=True,
+            "of S3, which needs --keep. The broker has no login."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as one JSON object.")] = False,

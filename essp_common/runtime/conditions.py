@@ -23,13 +23,13 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.runtime import ids, metrics
-from essp_common.runtime.troubles import MEANINGS, Kind, Troubles
+from essp_common.runtime.troubles import MEANINGS, NOTICES, Kind, Troubles
 
 log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """A condition becomes visible within this time."""
-_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT})
+_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT}) | NOTICES
 """Conditions that do not affect readiness. An upgrade waits until its new processes are ready, and mixed releases end
 with the upgrade. A defect affects one part, and everything else must continue."""
 Subject = tuple[Kind, str]

@@ -46,7 +46,7 @@ from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import lasting, unexpected
-from essp_common.runtime.troubles import Kind
+from essp_common.runtime.troubles import MEANINGS, Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_engine.preflight.output import ANYBODY, Asked
@@ -142,6 +142,8 @@ class Master:
         self._defects = Defects(clock)
         self.conditions.add(self._defects.troubles)
         self.conditions.add(PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock))
+        if settings.trial_servers:
+            self.conditions.add(lambda: {(Kind.TRIAL_SERVERS, ids.MASTER): MEANINGS[Kind.TRIAL_SERVERS]})
 
     # --- the service ---
 

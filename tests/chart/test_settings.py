@@ -45,7 +45,7 @@ def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.Mon
     for name, value in environment.items():
         if name.startswith("ESSP_"):
             monkeypatch.setenv(name, value)
-    kind = SETTINGS["master" if component == "task" else component]
+    kind = SETTINGS[{"task": "master", "servers": "common"}.get(component, component)]
     known = {f"ESSP_{field.upper()}" for field in kind.model_fields}
     assert {name for name in environment if name.startswith("ESSP_")} <= known
     return kind()

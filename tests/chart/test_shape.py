@@ -12,8 +12,8 @@ from tools.chart_reference import CHART
 
 KINDS = {
     "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic",
-    "NetworkPolicy", "Pod", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding",
-    "ScaledObject", "Service", "ServiceAccount", "ServiceMonitor",
+    "NetworkPolicy", "PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role",
+    "RoleBinding", "ScaledObject", "Secret", "Service", "ServiceAccount", "ServiceMonitor",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ _REMEMBERED_S = 3600.0
 STUCK_S = 120.0
 """A worker that holds a record for this long hangs: decoding has a limit far below."""
 
-_TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING, Kind.STATE_DAMAGED}
+_TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING, Kind.STATE_DAMAGED, Kind.TRIAL_SERVERS}
 """The troubles that workers may report. The master detects the others itself."""
 _LONGEST = 500
 """Longest text of a worker, in characters: any client could send a heartbeat."""
