@@ -38,8 +38,8 @@ none
 {{- $variant := "" -}}
 {{- if has .pool.service (list "decoder" "extractor") -}}
 {{- $kind = "video" -}}
-{{- else if eq .pool.service "servers" -}}
-{{- $kind = "servers" -}}
+{{- else if has .pool.service (list "servers" "demo") -}}
+{{- $kind = .pool.service -}}
 {{- else if ne .pool.service "master" -}}
 {{- $kind = "trainer" -}}
 {{- $variant = ternary "-cuda" "-cpu" (gt (int .pool.gpu.count) 0) -}}
