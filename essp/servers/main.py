@@ -168,7 +168,7 @@ def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server, open_to_a
         "ESSP_CACHE": redis.url,
         "ESSP_STORES": json.dumps([s3.store(BUCKET), "file:///"]),
     }
-    if not open_to_all:  # whoever made the login has it
+    if not open_to_all:  # users of a login know it
         return addresses
     return addresses | {
         # The server accepts any credentials, but clients require some.
