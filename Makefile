@@ -140,6 +140,7 @@ bench: setup  ## Measure the hot path against its limit and its alternatives.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 DOCKER_BUILD ?= docker build
 CPU_IMAGES := master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
+	servers:essp-servers:$(VERSION) \
 	torch-cpu:essp-trainer:$(VERSION)-cpu
 ALL_IMAGES := $(CPU_IMAGES) torch-cuda:essp-trainer:$(VERSION)-cuda
 IMAGES ?= $(CPU_IMAGES)

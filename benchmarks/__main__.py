@@ -23,6 +23,7 @@ import typer
 
 from benchmarks import (
     autoscaling,
+    bus,
     catalog_builds,
     catalogs,
     checking,
@@ -78,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         transport.redis_handoff,
         transport.shm_handoff,
         transport.s3_bytes,
+        bus.bus,
         features.feature,
         features.feature_sharing,
         master.master,

@@ -37,6 +37,7 @@ EXTRAS = {
     "huggingface_hub": "hub",
     "kafka": "kafka",
     "kubernetes": "kubernetes",
+    "localbucket": "servers",
     "matplotlib": "report",
     "mlflow": "tracking",
     "moto": "servers",

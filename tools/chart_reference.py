@@ -42,7 +42,7 @@ SETTINGS: dict[str, type[Settings]] = {
 
 SET_BY_CHART = frozenset(
     {"bus", "cache", "tenant", "stores", "metrics_port", "worker", "features"}
-    | {"api_token", "api_token_file", "api_open", "api_hosts"}
+    | {"api_token", "api_token_file", "api_open", "api_hosts", "trial_servers"}
     | {"bus_user", "bus_password", "drained_exit", "supervised", "rank_restarts", "ranks"}
     | {"pools", "pool_sizes", "namespace", "release", "templates", "lease", "url", "video_jobs", "video_jobs_team"}
 )

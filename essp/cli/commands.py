@@ -189,7 +189,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "extractor run": ("essp extractor run --feature flow",),
     "job start": ("essp job start job.yaml", "essp job start job.yaml --wait --json"),
     "job ls": ("essp job ls --state running",),
-    "job get": ("essp job get catalog",),
+    "job get": ("essp job get catalog", "essp job get catalog --watch"),
     "job pause": ("essp job pause catalog",),
     "job resume": ("essp job resume catalog",),
     "job stop": ("essp job stop catalog --yes",),

@@ -22,6 +22,7 @@ from essp_common.job.status import (
     TrainerStatus,
     phase_title,
 )
+from essp_common.job.usage import ProcessUsage, Usage
 from essp_common.quantities import counted, percent, size
 
 _STATE_STYLE = {
@@ -43,8 +44,8 @@ _SHORT = {"validation": "val.", "test": "test"}
 _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
 
-def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
-    """The live view: progress, workers and results. Fits 80 columns and 24 lines.
+def dashboard(status: JobStatus, expand: bool = True, usage: Usage | None = None) -> RenderableType:
+    """The live view: progress, workers, what they use, and results. Fits 80 columns and 24 lines.
 
     `expand`: fill the width of the console; otherwise use only the width needed.
     """
@@ -61,6 +62,8 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
         parts += [Text(f"{t.name} {t.fit.words}", "dim") for t in status.trainers if t.fit]
         parts += [Text(f"{t.name} {t.stopped.words}", "dim") for t in status.trainers if t.stopped]
     parts += [Text(_change(change), "dim") for change in status.changes[-_CHANGES:]]
+    if usage is not None and not status.state.ended and (used := _used(usage.processes)):
+        parts += ["", Text(f"used: {used}", "dim")]
     if status.bottleneck:
         parts += ["", Text(status.bottleneck.words, "bold")]
     if status.failures:
@@ -84,6 +87,26 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
         border_style="dim",
         expand=expand,
     )
+
+
+def _used(processes: Iterable[ProcessUsage]) -> str:
+    """Cores, memory and GPUs of all workers, in words; empty if no worker has reported them yet."""
+    known = [process for process in processes if process.cpu_cores is not None]
+    if not known:
+        return ""
+    cores = sum(process.cpu_cores or 0.0 for process in known)
+    words = [f"{cores:.1f} cores", f"{size(sum(process.memory_bytes for process in known))} of memory"]
+    gpus = list({gpu.id: gpu for process in known for gpu in process.gpus}.values())
+    if gpus:
+        words.append(counted(len(gpus), "GPU"))
+        busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
+        held = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+        watts = [gpu.watts for gpu in gpus if gpu.watts is not None]
+        if busy:
+            words[-1] += f" {percent(sum(busy) / len(busy), 0)} busy"
+        words += [f"{size(sum(held))} on it" if len(gpus) == 1 else f"{size(sum(held))} on them"] if held else []
+        words += [f"{sum(watts):.0f} W"] if watts else []
+    return " · ".join(words)
 
 
 def _change(change: ChangeStatus) -> str:

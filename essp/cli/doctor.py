@@ -97,6 +97,19 @@ def failing(settings: Settings) -> tuple[str, ...]:
     found = _collected("kafka", lambda: _bus(settings))
     if not settings.cache.startswith("memory:"):
         found += _collected("redis", lambda: _cache(settings))
+    return _problems(found)
+
+
+def unusable(settings: Settings) -> tuple[str, ...]:
+    """The problems of cache and stores, each with its remedy."""
+    examinations: list[tuple[str, Examination]] = [
+        ("redis", lambda: _cache(settings)),
+        ("s3", lambda: stores.examine(settings.stores)),
+    ]
+    return _problems(_all_at_once(examinations))
+
+
+def _problems(found: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(f"{it.check}: {it.what}; {it.remedy}" for it in found if it.level is Level.FAIL)
 
 

@@ -10,6 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,11 +39,13 @@ from essp.cli.rest import (
     path_of,
     unreachable,
 )
+from essp.cli.view import open_view
 from essp.job_file import placed_part, read_part
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.job.settings import changes_of, parse_settings
 from essp_common.job.status import JobState, JobStatus, JobSummary
+from essp_common.job.usage import Usage
 from essp_common.quantities import counted, percent, size
 
 app = typer.Typer(
@@ -138,10 +141,24 @@ def list_jobs(
 
 
 @app.command()
-def get(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+def get(
+    name: Name,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow the job, with what all workers use, until it has ended.")
+    ] = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
     """Show everything about a job."""
     with connect(server, token) as client:
-        _print(_get(client, name), as_json)
+        if not watch:
+            _print(_get(client, name), as_json)
+            return
+        with open_view(as_json) as view:
+            for status, usage in _watched(client, name):
+                view.show(status, usage=usage)
+            view.result(status)
 
 
 @app.command()
@@ -370,6 +387,23 @@ def _retried(ask: Callable[[], Any]) -> Any:
 
 def _get(client: httpx.Client, name: str) -> JobStatus:
     return JobStatus.model_validate(ask(client, "GET", path_of("jobs", name)))
+
+
+def _watched(client: httpx.Client, name: str) -> Iterator[tuple[JobStatus, Usage]]:
+    """The status of a job and what all workers use, every second, until the job has ended. A master that does not
+    answer any more is asked again until it does."""
+
+    def look() -> tuple[JobStatus, Usage]:
+        return _get(client, name), Usage.model_validate(ask(client, "GET", "/v1/usage"))
+
+    found = look()
+    while True:
+        yield found
+        if found[0].state.ended:
+            return
+        time.sleep(_LOOK_S)
+        with suppress(Unavailable):
+            found = look()
 
 
 def _print(status: JobStatus, as_json: bool) -> None:

@@ -231,7 +231,7 @@ def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOpt
                 ended = embedded.ended(_LOOK_S)
                 events = embedded.events(seen)
                 seen = events[-1].id if events else seen
-                view.show(embedded.status(), events)
+                view.show(embedded.status(), events, embedded.usage())
         status = embedded.status()
         if status.state.ended:
             view.result(status)

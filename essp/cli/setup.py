@@ -3,7 +3,8 @@
 It creates the topics with the partitions that ESSP needs, unless something else creates them (`--no-topics`), and on
 request the buckets of ESSP_STORES. Existing ones are left unchanged, so it may run at every start, as it does in the
 compose file and the chart. It needs rights that services can then do without (Kafka: create topics; S3: create
-buckets). `--acls` creates nothing: it prints the commands that give each service the rights it needs, and no others.
+buckets). `--check` also tries Redis and the stores, so that an installation that could not work ends here, with the
+reason. `--acls` creates nothing: it prints the commands that give each service the rights it needs, and no others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated
 import typer
 
 from essp.cli import completions
+from essp.cli.doctor import not_ready, unusable
 from essp_common import topics
 from essp_common.cache.port import of_tenant
 from essp_common.errors import ConfigError
@@ -41,6 +43,9 @@ def main(
     no_topics: Annotated[
         bool, typer.Option("--no-topics", help="Do not create topics, because something else does (Strimzi).")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also check that ESSP_CACHE and ESSP_STORES can be used; say why not.")
+    ] = False,
     acls: Annotated[
         bool, typer.Option("--acls", help="Create nothing; print commands for the rights that services need.")
     ] = False,
@@ -53,7 +58,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Create topics, or add partitions to them, and, with --buckets, create buckets. Settings come from the environment
-    (ESSP_BUS, ESSP_STORES, ESSP_TENANT, ESSP_PARTITIONS)."""
+    (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ESSP_TENANT, ESSP_PARTITIONS)."""
     settings = Settings()
     if acls:
         rights = list(_rights(settings.tenant, principal))
@@ -62,7 +67,7 @@ def main(
     made: dict[str, list[str]] = {"topics": [], "buckets": []}
     if no_topics and feature:
         raise ConfigError("leave out --feature, whose topic it would not create", field="--no-topics", code="conflict")
-    if no_topics and not buckets:
+    if no_topics and not (buckets or check):
         raise ConfigError("without --buckets there is nothing to create", field="--no-topics", code="conflict")
     if not no_topics:
         if settings.bus.startswith("memory:"):
@@ -84,6 +89,8 @@ def main(
                 made["buckets"].append(_create_bucket(root))
                 if not as_json:
                     typer.echo(f"bucket {made['buckets'][-1]}")
+    if check and (problems := unusable(settings)):
+        raise not_ready(problems)
     if as_json:
         typer.echo(json.dumps(made))
 

@@ -25,6 +25,7 @@ from rich.text import Text
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
+from essp_common.job.usage import Usage
 from essp_common.quantities import percent
 
 PLAIN_INTERVAL_S = 10.0
@@ -38,8 +39,8 @@ _PRINTED = ("failure", "warning", "condition")
 class View(AbstractContextManager["View"], Protocol):
     """Shows a running job and its result."""
 
-    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
-        """Show the present status. `events`: the events since the last call."""
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = (), usage: Usage | None = None) -> None:
+        """Show the present status. `events`: the events since the last call. `usage`: what the workers use."""
 
     def result(self, status: JobStatus) -> None:
         """Show the result of a job that has ended."""
@@ -73,11 +74,11 @@ class LiveView:
     ) -> None:
         self._live.stop()
 
-    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = (), usage: Usage | None = None) -> None:
         for event in events:
             if event.kind in _PRINTED:
                 self._live.console.print(event.message, style="yellow", markup=False, highlight=False)
-        self._live.update(dashboard(status))
+        self._live.update(dashboard(status, usage=usage))
 
     def result(self, status: JobStatus) -> None:
         self._live.stop()
@@ -105,7 +106,7 @@ class PlainView:
     ) -> None:
         """Does nothing: the view holds no resources."""
 
-    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = (), usage: Usage | None = None) -> None:
         if self._reports is None:
             self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
             for trainer in status.trainers:
@@ -152,7 +153,7 @@ class JsonView:
     ) -> None:
         """Does nothing: the view holds no resources."""
 
-    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = (), usage: Usage | None = None) -> None:
         for event in events:
             self._write(json.dumps({"event": event.model_dump(mode="json")}))
         if status.state != self._state or status.elapsed_s >= self._next_s:

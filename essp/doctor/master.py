@@ -15,6 +15,7 @@ from essp.uris import check_token, master_address, signed_in
 from essp_common import distribution
 from essp_common.errors import Unavailable
 from essp_common.runtime.conditions import Condition
+from essp_common.runtime.troubles import NOTICES
 
 CHECK = "master"
 _ANSWER_S = 5.0
@@ -72,7 +73,8 @@ def _conditions(server: str, token: str) -> Iterator[Finding]:
     for condition in conditions:
         what, _, remedy = condition.words.partition("; ")
         since = condition.since.astimezone().strftime("%H:%M:%S")
-        yield fail(CHECK, f"{condition.kind}: {condition.subject}: {what} (since {since})", remedy)
+        found = warn if condition.kind in NOTICES else fail
+        yield found(CHECK, f"{condition.kind}: {condition.subject}: {what} (since {since})", remedy)
 
 
 def _get(server: str, path: str, token: str) -> tuple[int, bytes]:

@@ -25,6 +25,7 @@ from essp_aggregator.service import build as build_aggregator
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus
+from essp_common.job.usage import Usage
 from essp_common.messages.control import ControlFeed, run_of
 from essp_common.runtime import tracing
 from essp_common.runtime.config import Settings
@@ -179,6 +180,10 @@ class Embedded:
     def status(self) -> JobStatus:
         """The full status of the job."""
         return self.master.status(self._spec.name)
+
+    def usage(self) -> Usage:
+        """What the workers use."""
+        return self.master.usage()
 
     def events(self, after: int) -> Sequence[JobEvent]:
         """The events after event `after`."""

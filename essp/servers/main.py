@@ -1,4 +1,8 @@
-"""`essp servers up`: Redis, a Kafka-protocol broker and S3 on this machine, without Docker or root."""
+"""`essp servers up`: Redis, a Kafka-protocol broker and S3 on this machine, without Docker or root.
+
+The chart runs the same command in a pod (`servers.bundled`), with an address that other pods reach, logins, and a
+folder for the objects.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,45 @@ import secrets
 import shlex
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from essp.folders import folder_for
-from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
+from essp.servers.servers import Address, FolderServer, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.config import Settings
+from essp_common.runtime.login import password_in
+from essp_common.runtime.metrics import MetricsServer
 from essp_common.runtime.process import drained_by_signals
 from essp_common.runtime.temporary import TemporaryFolder
 
 BUCKET = "essp"
+_HERE = "127.0.0.1"
+_LOOPBACK = (_HERE, "localhost", "::1")
 _CHECK_S = 1.0
 _STOP_S = 30.0
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start, and where."""
+
+    directory: Path
+    """For logs."""
+    redis_memory_bytes: int
+    address: Address
+    ports: tuple[int | None, int | None, int | None]
+    """Of Redis, broker and S3; None takes a free one."""
+    keep: Path | None
+    """The folder for the objects of S3; None keeps them in memory."""
+    login: Path | None
+    """The folder with the files `password` and `credentials`; None requires no login."""
 
 
 class LocalServers:
@@ -31,20 +57,25 @@ class LocalServers:
 
     name = "servers"
 
-    def __init__(self, directory: Path, redis_memory_bytes: int, as_json: bool) -> None:
-        self._directory = directory
-        self._redis_memory_bytes = redis_memory_bytes
+    def __init__(self, plan: Plan, as_json: bool) -> None:
+        self._plan = plan
         self._as_json = as_json
         self._stopping = threading.Event()
+        self._up = threading.Event()
+
+    def ready(self) -> bool:
+        """Whether all three answer."""
+        return self._up.is_set() and not self._stopping.is_set()
 
     def run(self) -> None:
         """Serve until drained. Raises `Unavailable` if a server exits unexpectedly."""
         with ExitStack() as running:
-            redis = running.enter_context(RedisServer(self._directory, maxmemory_bytes=self._redis_memory_bytes))
-            kafka = running.enter_context(KafkaServer(self._directory))
-            s3 = running.enter_context(S3Server(self._directory))
+            redis, kafka, s3 = self._servers()
+            for server in (redis, kafka, s3):
+                running.enter_context(server)
             s3.create_bucket(BUCKET)
-            self._announce(_environment(redis, kafka, s3))
+            self._announce(_environment(redis, kafka, s3, self._plan.login is None))
+            self._up.set()
             while not self._stopping.wait(_CHECK_S):
                 _check((redis, kafka, s3))
 
@@ -52,12 +83,27 @@ class LocalServers:
         """Stop the servers."""
         self._stopping.set()
 
+    def _servers(self) -> tuple[RedisServer, KafkaServer, S3Server]:
+        plan = self._plan
+        where, address = plan.directory, plan.address
+        redis_port, kafka_port, s3_port = plan.ports
+        password = "" if plan.login is None else password_in(str(plan.login / "password"))
+        redis = RedisServer(
+            where, redis_port, maxmemory_bytes=plan.redis_memory_bytes, address=address, password=password
+        )
+        kafka = KafkaServer(where, kafka_port, address=address)
+        if plan.keep is None:
+            return redis, kafka, S3Server(where, s3_port, address=address)
+        keys = None if plan.login is None else plan.login / "credentials"
+        return redis, kafka, FolderServer(where, s3_port, folder=plan.keep, credentials=keys, address=address)
+
     def _announce(self, environment: dict[str, str]) -> None:
         if self._as_json:
             typer.echo(json.dumps(environment))
         else:
             typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()))
-        typer.echo(f"Logs are in {self._directory}. Ctrl-C stops the servers and discards their data.", err=True)
+        kept = "their data" if self._plan.keep is None else f"everything but {self._plan.keep}"
+        typer.echo(f"Logs are in {self._plan.directory}. Ctrl-C stops the servers and discards {kept}.", err=True)
 
 
 @app.callback()
@@ -69,6 +115,22 @@ def _group() -> None:
 def up(
     redis_memory: Annotated[str, typer.Option(help="Memory limit of Redis.")] = "1GiB",
     directory: Annotated[Path | None, typer.Option("--dir", help="Folder for logs (default: a temporary one).")] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep the objects of S3 in this folder; without it, they are in memory and gone at the end."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; `::` is every address, and needs --login.")] = _HERE,
+    name: Annotated[str, typer.Option(help="Name under which clients reach the servers.")] = _HERE,
+    redis_port: Annotated[int | None, typer.Option(help="Port of Redis (default: a free one).", min=1)] = None,
+    kafka_port: Annotated[int | None, typer.Option(help="Port of the broker (default: a free one).", min=1)] = None,
+    s3_port: Annotated[int | None, typer.Option(help="Port of S3 (default: a free one).", min=1)] = None,
+    login: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the files `password`, of Redis, and `credentials`, an AWS credentials file with the keys "
+            "of S3, which needs --keep. The broker has no login."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as one JSON object.")] = False,
 ) -> None:
     """Start the three servers, print the settings that point ESSP at them, and stop them at Ctrl-C."""
@@ -78,21 +140,37 @@ def up(
         raise ConfigError(
             f"{redis_memory!r} is not a size; write for example 1GiB", field="--redis-memory", code="type"
         ) from error
+    if host not in _LOOPBACK and login is None:
+        raise ConfigError(
+            "others in the network could read and change everything; add --login", field="--host", code="conflict"
+        )
+    if login is not None and keep is None:
+        raise ConfigError("S3 checks keys only with --keep; add it", field="--login", code="conflict")
+    metrics_port = Settings().metrics_port
     with ExitStack() as cleanup:
         if directory is None:
             folder = Path(cleanup.enter_context(TemporaryFolder("servers")))
         else:
             folder = folder_for("--dir", directory)
-        servers = LocalServers(folder.resolve(), int(str(memory)), as_json)
+        objects = None if keep is None else folder_for("--keep", keep).resolve()
+        ports = redis_port, kafka_port, s3_port
+        plan = Plan(folder.resolve(), int(str(memory)), Address(host, name), ports, objects, login)
+        servers = LocalServers(plan, as_json)
+        if metrics_port:
+            cleanup.callback(MetricsServer(metrics_port, servers.ready).close)
         with drained_by_signals([servers], _STOP_S):
             servers.run()
 
 
-def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server) -> dict[str, str]:
-    return {
+def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server, open_to_all: bool) -> dict[str, str]:
+    addresses = {
         "ESSP_BUS": kafka.url,
         "ESSP_CACHE": redis.url,
         "ESSP_STORES": json.dumps([s3.store(BUCKET), "file:///"]),
+    }
+    if not open_to_all:  # users of a login know it
+        return addresses
+    return addresses | {
         # The server accepts any credentials, but clients require some.
         "AWS_ACCESS_KEY_ID": "essp",
         "AWS_SECRET_ACCESS_KEY": "essp",

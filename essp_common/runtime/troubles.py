@@ -37,7 +37,11 @@ class Kind(StrEnum):
     UNSAVED = "unsaved"
     LOGS_LOST = "logs-lost"
     DEFECT = "defect"
+    TRIAL_SERVERS = "trial-servers"
 
+
+NOTICES = frozenset({Kind.TRIAL_SERVERS})
+"""Kinds that stop nothing now: users should know of them."""
 
 MEANINGS: Mapping[Kind, str] = {
     Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
@@ -71,6 +75,8 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
     Kind.DEFECT: "a part of the master fails with an unexpected error, and is retried; everything else continues; "
     "the log of the master has the error: report it",
+    Kind.TRIAL_SERVERS: "broker, Redis and object store are those that the chart brings for trying, one pod that loses "
+    "what it has in memory; name your own servers before you rely on ESSP",
 }
 """What each kind means and what to do, for users who know no more than that."""
 

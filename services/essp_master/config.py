@@ -69,6 +69,8 @@ class MasterSettings(Settings):
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
     """Serve the API without a token: for a trusted network only."""
+    trial_servers: bool = False
+    """The servers are those that the chart brings for trying (`servers.bundled`): the master says so in a condition."""
     api_hosts: tuple[str, ...] = ()
     """Names under which callers reach the API, in addition to localhost and its address: `["essp.example.org"]`, or
     `["*.example.org"]`. Requests under another name are refused, since a web page could have made that name point here.

@@ -46,7 +46,7 @@ from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import lasting, unexpected
-from essp_common.runtime.troubles import Kind
+from essp_common.runtime.troubles import MEANINGS, Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_engine.preflight.output import ANYBODY, Asked
@@ -144,6 +144,8 @@ class Master:
         starts, partitions = settings.pools != "none", adapters.bus.partitions
         watch = PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock, starts, partitions)
         self.conditions.add(watch)
+        if settings.trial_servers:
+            self.conditions.add(lambda: {(Kind.TRIAL_SERVERS, ids.MASTER): MEANINGS[Kind.TRIAL_SERVERS]})
 
     # --- the service ---
 

@@ -98,12 +98,15 @@ def templates(objects: list[Object]) -> list[Object]:
 
 def workloads(objects: list[Object]) -> list[Object]:
     """Everything that makes pods, or is one."""
-    return of_kind(objects, "Deployment", "Job", "Pod") + templates(objects)
+    return of_kind(objects, "Deployment", "Job", "CronJob", "Pod") + templates(objects)
 
 
 def pod_of(workload: Object) -> Object:
     """A workload's pod: `metadata` and `spec`."""
-    found: Object = workload if workload["kind"] == "Pod" else workload["spec"]["template"]
+    if workload["kind"] == "Pod":
+        return workload
+    made = workload["spec"]["jobTemplate"] if workload["kind"] == "CronJob" else workload
+    found: Object = made["spec"]["template"]
     return found
 
 

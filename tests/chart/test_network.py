@@ -50,7 +50,11 @@ SERVER_PORTS = {
 SERVICES = topics.SERVICES - {"loop", "people"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+OUTSIDE = [case for case in CASES if case.stem != "with-servers-values"]
+"""Values with servers that the chart does not bring."""
+
+
+@pytest.mark.parametrize("case", OUTSIDE, ids=lambda case: case.stem)
 def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: Path) -> None:
     objects = helm.render(case)
     kafka, (bus, cache, store) = KAFKA, SERVER_PORTS.get(case.stem, (9092, 6379, 443))
@@ -69,6 +73,21 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
     missing = {"trainer"} if case.stem not in ("training-values", "control-plane-values") else set()
     missing |= {"predictor"} if "control-plane" in case.stem else set()
     assert SERVICES - seen == missing
+
+
+def test_servers_of_the_chart_are_reached_by_its_pods_and_clients_alone(helm: Helm) -> None:
+    """The broker asks for no login."""
+    objects = helm.render(CASES[-1])
+    servers = Peer.of(pool_of(objects, "servers"))
+    pods = [Peer.of(workload) for workload in workloads(objects)]
+    assert {pod.labels["app.kubernetes.io/component"] for pod in pods} >= SERVICES
+    for port in (9092, 6379, 7070):
+        for pod in pods:
+            assert allowed(objects, pod, servers, port) is (pod != servers)
+            assert not allowed(objects, pod, KAFKA, port), "and no others"
+            assert not allowed(objects, servers, pod, port), "which they have no business with"
+        assert allowed(objects, Peer({"essp.dev/api-client": "true"}), servers, port)
+        assert not allowed(objects, STRANGER, servers, port)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
@@ -113,7 +132,7 @@ def test_prometheus_reads_metrics_and_nothing_else(helm: Helm) -> None:
         assert not allowed(objects, STRANGER, target, port)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+@pytest.mark.parametrize("case", OUTSIDE, ids=lambda case: case.stem)
 def test_only_a_master_with_a_token_reaches_the_api_server(helm: Helm, case: Path) -> None:
     objects = helm.render(case, s3={"endpoint": "http://s3:7070"}, networkPolicy={"s3": {"ports": [7070]}})
     having = {

@@ -215,14 +215,14 @@ def test_topics_are_those_of_the_services(helm: Helm) -> None:
     assert control["spec"]["config"]["retention.ms"] == -1
     assert not [made for made in of_kind(objects, "Job") if "setup" in made["metadata"]["name"]]
     job = named(helm.render(topics={"features": ["flow", "hog"]}), "Job", "essp-setup")
-    assert container_of(job)["args"] == ["setup", "--feature", "flow", "--feature", "hog"]
+    assert container_of(job)["args"] == ["setup", "--check", "--feature", "flow", "--feature", "hog"]
 
 
 def test_the_setup_job_leaves_topics_to_strimzi(helm: Helm) -> None:
     """It runs before they are made: what it created would be there with other replicas."""
     case = next(case for case in CASES if "keda" in case.stem)
     job = named(helm.render(case, s3={"createBuckets": True}), "Job", "essp-setup")
-    assert container_of(job)["args"] == ["setup", "--buckets", "--no-topics"]
+    assert container_of(job)["args"] == ["setup", "--check", "--buckets", "--no-topics"]
 
 
 def test_more_workers_than_partitions_are_refused(helm: Helm) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.chart.rendering import (
     workloads,
 )
 from tools import chart_reference as reference
-from tools.chart_reference import SET_BY_CHART, SETTINGS
+from tools.chart_reference import CHART, SET_BY_CHART, SETTINGS
 from tools.written import drifted
 
 
@@ -45,7 +46,7 @@ def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.Mon
     for name, value in environment.items():
         if name.startswith("ESSP_"):
             monkeypatch.setenv(name, value)
-    kind = SETTINGS["master" if component == "task" else component]
+    kind = SETTINGS[{"task": "master", "servers": "common"}.get(component, component)]
     known = {f"ESSP_{field.upper()}" for field in kind.model_fields}
     assert {name for name in environment if name.startswith("ESSP_")} <= known
     return kind()
@@ -54,7 +55,7 @@ def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.Mon
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_every_process_understands_its_environment(helm: Helm, case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = helm.render(case)
-    for workload in workloads(objects):
+    for workload in processes(objects):
         settings = settings_of(workload, objects, monkeypatch)
         assert settings.log_format == "auto", "JSON, as there is no terminal"
         Stores(settings.stores)
@@ -64,18 +65,35 @@ def test_every_process_understands_its_environment(helm: Helm, case: Path, monke
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_every_process_understands_its_arguments(helm: Helm, case: Path) -> None:
-    commands = typer.main.get_command(app)
-    for workload in workloads(helm.render(case)):
-        args = container_of(workload)["args"]
-        if len(args) == 1:
-            assert any(args[0] in section for section in SECTIONS.values())
-            continue
-        command, context = commands, commands.make_context("essp", list(args))
-        while hasattr(command, "resolve_command"):
-            rest = [*context._protected_args, *context.args]
-            name, command, left = command.resolve_command(context, rest)
-            context = command.make_context(name, left, parent=context)
-        assert not context.args
+    for workload in processes(helm.render(case)):
+        understood(container_of(workload)["args"])
+
+
+def test_commands_of_the_demonstration_are_understood() -> None:
+    script = (CHART / "files" / "demo.sh").read_text(encoding="utf-8")
+    commands = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("essp ")]
+    assert commands
+    for command in commands:
+        understood(command)
+
+
+def processes(objects: list[Object]) -> list[Object]:
+    """The workloads whose process is a service or a command; the demonstration's is a script of commands."""
+    return [workload for workload in workloads(objects) if workload["kind"] != "CronJob"]
+
+
+def understood(args: list[str]) -> None:
+    """The command line takes these arguments."""
+    if len(args) == 1:
+        assert any(args[0] in section for section in SECTIONS.values())
+        return
+    command = typer.main.get_command(app)
+    context = command.make_context("essp", list(args))
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        name, command, left = command.resolve_command(context, rest)
+        context = command.make_context(name, left, parent=context)
+    assert not context.args
 
 
 def test_servers(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from tests.chart.rendering import CASES, Helm, of_kind, parsed, templates
 from tools.chart_reference import CHART
 
 KINDS = {
-    "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic",
-    "NetworkPolicy", "Pod", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding",
-    "ScaledObject", "Service", "ServiceAccount", "ServiceMonitor",
+    "ConfigMap", "CronJob", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic",
+    "NetworkPolicy", "PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role",
+    "RoleBinding", "ScaledObject", "Secret", "Service", "ServiceAccount", "ServiceMonitor",
 }  # fmt: skip
 
 

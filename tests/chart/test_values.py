@@ -85,6 +85,7 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
             "TriggerAuthentication",
         ),
         ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
+        ({"servers": {"bundled": True}}, r"leave out kafka\.servers, redis\.server, s3\.endpoint, s3\.existingSecret"),
     ],
 )
 def test_what_cannot_be_is_refused(helm: Helm, values: Object, said: str) -> None:
@@ -109,8 +110,8 @@ def test_keys_of_other_charts_are_refused_with_what_to_say_instead(helm: Helm) -
         "resources: set poolDefaults.resources",
         "workers: is called pools",
         "serviceMonitor: is called monitoring.monitors",
-        "kafka.enabled: this chart brings no Kafka",
-        "redis.enabled: this chart brings no Redis",
+        "kafka.enabled: servers.bundled=true",
+        "redis.enabled: servers.bundled=true",
         "name that in redis.passwordSecret",
         "name it in s3.existingSecret",
         "name it in api.existingSecret",

@@ -55,7 +55,7 @@ def test_target_runs_as_nobody_with_a_health_check_and_a_version(target: str) ->
     assert 'ENTRYPOINT ["tini", "--", "essp"]' in lines
 
 
-@pytest.mark.parametrize("target", ["master", "video"])
+@pytest.mark.parametrize("target", ["master", "video", "servers"])
 def test_target_is_checked_to_hold_no_torch(target: str) -> None:
     assert any(line.endswith("finish.sh without-torch") for line in TARGETS[target])
 

@@ -27,6 +27,7 @@
 {{- $options := list -}}
 {{- if $kafka.caSecret -}}{{- $options = append $options "ca=/etc/essp/kafka/ca.crt" -}}{{- end -}}
 {{- if $kafka.clientSecret -}}{{- $options = append $options "cert=/etc/essp/kafka/tls.crt&key=/etc/essp/kafka/tls.key" -}}{{- end -}}
+{{- if .Values.servers.bundled -}}{{- $options = append $options "session_timeout_ms=6000" -}}{{- end -}}
 {{- with $kafka.sasl -}}{{- $options = append $options (printf "sasl=%s&password_file=/etc/essp/kafka/password" .) -}}{{- end -}}
 {{- printf "%s://%s%s" (ternary "kafka+ssl" "kafka" $kafka.tls) (join "," $kafka.servers) (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0)) -}}
 {{- end -}}
@@ -96,6 +97,9 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- if eq $pool.service "master" }}
 {{- if $root.Values.api.open }}
 - {name: ESSP_API_OPEN, value: "true"}
+{{- end }}
+{{- if $root.Values.servers.bundled }}
+- {name: ESSP_TRIAL_SERVERS, value: "true"}
 {{- end }}
 - {name: ESSP_API_HOSTS, value: {{ include "essp.apiHosts" $root | quote }}}
 {{- if not $root.Values.api.open }}

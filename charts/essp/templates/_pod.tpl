@@ -75,6 +75,11 @@ spec:
         {{- if eq $pool.service "master" }}
         - {name: http, containerPort: 8080}
         {{- else }}
+        {{- if eq $pool.service "servers" }}
+        - {name: kafka, containerPort: 9092}
+        - {name: redis, containerPort: 6379}
+        - {name: s3, containerPort: 7070}
+        {{- end }}
         - {name: metrics, containerPort: {{ include "essp.metricsPort" . }}}
         {{- end }}
       {{- include "essp.probes" . | nindent 6 }}
@@ -86,6 +91,10 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
+        {{- if eq $pool.service "servers" }}
+        - {name: data, mountPath: /data}
+        - {name: login, mountPath: /etc/essp/servers, readOnly: true}
+        {{- end }}
         {{- include "essp.secretMounts" $root | trim | nindent 8 }}
         {{- if eq (include "essp.takesToken" .) "true" }}
         - {name: api-secrets, mountPath: /etc/essp/api, readOnly: true}
@@ -99,6 +108,14 @@ spec:
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
+    {{- if eq $pool.service "servers" }}
+    {{- if $root.Values.servers.storage.persistent }}
+    - {name: data, persistentVolumeClaim: {claimName: {{ include "essp.bundledName" $root }}}}
+    {{- else }}
+    - {name: data, emptyDir: {sizeLimit: {{ $root.Values.servers.storage.size }}}}
+    {{- end }}
+    - {name: login, secret: {secretName: {{ include "essp.bundledName" $root }}, items: [{key: password, path: password}, {key: credentials, path: credentials}]}}
+    {{- end }}
     {{- include "essp.secretVolumes" $root | trim | nindent 4 }}
     {{- if eq (include "essp.takesToken" .) "true" }}
     - name: api-secrets

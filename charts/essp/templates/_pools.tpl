@@ -13,6 +13,9 @@ Maps are merged, lists replaced. A pool that is not enabled is left out.
 {{- end -}}
 {{- $_ := set $pools $name (mergeOverwrite (deepCopy $.Values.poolDefaults) (deepCopy $own) (dict "name" $name)) -}}
 {{- end -}}
+{{- if .Values.servers.bundled -}}
+{{- $_ := set $pools "servers" (include "essp.bundledPool" (dict "root" .) | fromJson) -}}
+{{- end -}}
 {{- range $name, $pool := $pools -}}
 {{- if not $pool.enabled -}}{{- $_ := unset $pools $name -}}{{- end -}}
 {{- end -}}
@@ -37,6 +40,8 @@ none
 {{- $variant := "" -}}
 {{- if has .pool.service (list "decoder" "extractor") -}}
 {{- $kind = "video" -}}
+{{- else if has .pool.service (list "servers" "demo") -}}
+{{- $kind = .pool.service -}}
 {{- else if ne .pool.service "master" -}}
 {{- $kind = "trainer" -}}
 {{- $variant = ternary "-cuda" "-cpu" (gt (int .pool.gpu.count) 0) -}}
@@ -60,6 +65,9 @@ none
 {{- else if eq $pool.service "extractor" -}}
 {{- $args = list "extractor" "run" -}}
 {{- range $pool.features -}}{{- $args = concat $args (list "--feature" .) -}}{{- end -}}
+{{- else if eq $pool.service "servers" -}}
+{{- $name := printf "%s.%s.svc" (include "essp.bundledName" .root) .root.Release.Namespace -}}
+{{- $args = list "servers" "up" "--host" "::" "--name" $name "--redis-port" "6379" "--kafka-port" "9092" "--s3-port" "7070" "--redis-memory" .root.Values.servers.redisMemory "--keep" "/data" "--login" "/etc/essp/servers" -}}
 {{- else if eq $pool.service "trainer" -}}
 {{- $args = list "trainer" "--job" $pool.training.job "--trainer" $pool.training.trainer -}}
 {{- end -}}

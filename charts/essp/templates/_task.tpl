@@ -1,7 +1,7 @@
-{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account, "resources" RESOURCES). Names of hosts and variables are those of the master. It may run before there is a ConfigMap. */}}
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account, "resources" RESOURCES), and for another image "service", "command" instead of its own, and "tmp", the size of /tmp. Names of hosts and variables are those of the master. It may run before there is a ConfigMap. */}}
 {{- define "essp.taskPod" -}}
 {{- $root := .root -}}
-{{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" "master") -}}
+{{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" (.service | default "master")) -}}
 {{- with .account }}
 serviceAccountName: {{ . }}
 {{- end }}
@@ -27,6 +27,9 @@ containers:
   - name: {{ .name }}
     image: {{ include "essp.image" (dict "root" $root "pool" $pool) }}
     imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    {{- with .command }}
+    command: {{ toJson . }}
+    {{- end }}
     args: {{ toJson .args }}
     {{- with $pool.envFrom }}
     envFrom:
@@ -53,7 +56,7 @@ containers:
       {{- toYaml . | nindent 6 }}
       {{- end }}
 volumes:
-  - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
+  - {name: tmp, emptyDir: {sizeLimit: {{ .tmp | default "64Mi" }}}}
   {{- include "essp.secretVolumes" $root | trim | nindent 2 }}
   {{- with $pool.volumes }}
   {{- toYaml . | nindent 2 }}

@@ -28,6 +28,7 @@ _TOLD = frozenset(Kind) - {
     Kind.HELD_UP,
     Kind.PAUSED,
     Kind.STATE_DAMAGED,
+    Kind.TRIAL_SERVERS,
 }
 """The troubles that workers may report. The master detects the others itself."""
 _LONGEST = 500

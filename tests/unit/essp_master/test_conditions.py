@@ -121,6 +121,15 @@ def test_a_pool_with_workers_and_work_but_no_partitions_is_told_of_everywhere(be
         assert "broker" in line.remedy
 
 
+def test_a_master_on_servers_for_trying_says_so_and_is_ready(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master = master_over(adapters, Clock(), trial_servers=True)
+    master.look()
+    assert {it.kind for it in master.conditions.present} == {Kind.TRIAL_SERVERS}
+    with api(master) as client:
+        assert client.get("/v1/conditions").json()[0]["kind"] == "trial-servers"
+        assert "trial-servers" not in client.get("/readyz").text
+
+
 def test_what_is_over_is_told_too_and_the_master_is_ready_again(bench: Bench) -> None:
     bench.up("decoder-1", "decoder", partitions=0)
     bench.pass_time(SEEN_S)

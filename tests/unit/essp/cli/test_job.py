@@ -278,6 +278,26 @@ def test_who_waits_for_a_job_outlives_the_masters_restart(live: Live, monkeypatc
     assert done.stderr.count("trying again") == 1, "once, not each second"
 
 
+def test_a_job_is_followed_through_an_outage_until_it_has_ended(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.essp("start", str(live.file))
+    get, asked = cli._get, 0
+
+    def seldom(client: httpx.Client, name: str) -> JobStatus:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Unavailable("the master does not answer")
+        if asked == 3:
+            live.complete()
+        return get(client, name)
+
+    monkeypatch.setattr(cli, "_get", seldom)
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    shown = [json.loads(line) for line in live.essp("get", "small", "--watch", "--json").stdout.splitlines()]
+    assert [[*line][0] for line in shown] == ["status", "status", "result"]
+    assert shown[-1]["result"]["state"] == "completed"
+
+
 def test_who_started_a_job_and_waited_sees_how_it_ended(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     get = cli._get
 

@@ -120,6 +120,24 @@ def test_buckets_are_made_without_topics(empty_s3_url: str, unique: str, monkeyp
     assert essp("setup", "--no-topics", "--buckets").stdout == f"bucket s3://{unique} was created\n"
 
 
+@pytest.mark.integration
+def test_servers_that_cannot_be_used_are_told_at_once(
+    empty_redis_url: str, empty_s3_url: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would keep pods of an installation from starting, one after another, is in one message."""
+    (tmp_path / "password").write_text("wrong")
+    monkeypatch.setenv("ESSP_CACHE", f"{empty_redis_url}?password_file={tmp_path}/password")
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"s3://{unique}?{empty_s3_url.partition('?')[2]}"]))
+    with pytest.raises(Unavailable) as told:
+        essp_command("setup", "--no-topics", "--check")
+    redis, s3, *_ = str(told.value).split("\n  ")[1:]
+    assert redis.startswith("redis: ")
+    assert "AUTH" in redis
+    assert f"there is no bucket {unique}" in s3
+    monkeypatch.setenv("ESSP_CACHE", empty_redis_url)
+    assert "was created" in essp("setup", "--no-topics", "--buckets", "--check").stdout
+
+
 @pytest.mark.parametrize("arguments", [[], ["--buckets", "--feature", "flow"]])
 def test_no_topics_does_not_go_with_what_it_would_leave_out(arguments: list[str]) -> None:
     refused = CliRunner().invoke(cli.app, ["setup", "--no-topics", *arguments])

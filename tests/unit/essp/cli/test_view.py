@@ -12,6 +12,7 @@ from rich.console import Console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.view import JsonView, LiveView, PlainView, open_view
 from essp_common.job.status import FitStatus, JobEvent, JobStatus, StopStatus
+from essp_common.job.usage import GpuUsage, ProcessUsage, Usage
 from essp_common.quantities import size
 from tests.harness.statuses import WHEN, status
 
@@ -54,6 +55,28 @@ def test_a_report_that_is_made_anyway_is_not_asked_for() -> None:
 def lines_of(rendered: str, *words: str) -> list[list[str]]:
     """The words of every line that has all of `words`."""
     return [line.split() for line in rendered.splitlines() if all(word in line for word in words)]
+
+
+def test_what_workers_use_is_shown_as_long_as_they_work() -> None:
+    gpu = GpuUsage(id="g", name="H200", busy=0.5, memory_bytes=2**31, memory_limit_bytes=2**37, watts=312)
+    one, two, new = (
+        ProcessUsage(
+            host="a", process=number, workers=(), pools=("decoder",), cpu_cores=cores, cores=4, memory_bytes=2**30,
+            memory_limit_bytes=2**32, disk_free_bytes=0, disk_bytes=0, gpus=gpus,
+        )
+        for number, (cores, gpus) in enumerate([(1.25, ()), (0.5, (gpu,)), (None, ())])
+    )  # fmt: skip
+    for processes, words in (
+        ((one, new), "used: 1.2 cores · 1.0 GiB of memory"),
+        ((one, two), "used: 1.8 cores · 2.0 GiB of memory · 1 GPU 50 % busy · 2.0 GiB on it · 312 W"),
+    ):
+        shown = [
+            line.strip("│ ")
+            for line in text(dashboard(status(), usage=Usage(pools=(), processes=processes))).splitlines()
+        ]
+        assert words in shown
+    assert "used:" not in text(dashboard(status(), usage=Usage(pools=(), processes=(new,)))), "nothing is known yet"
+    assert "used:" not in text(dashboard(completed(), usage=Usage(pools=(), processes=(one,))))
 
 
 def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:

@@ -397,6 +397,15 @@ def test_what_the_master_knows_to_be_wrong_is_a_finding() -> None:
     assert re.search(r"bus-silent: decoder: Kafka is away \(since .*\) -> start it", found)
 
 
+def test_what_only_has_to_be_known_is_no_failure() -> None:
+    """`helm test` passes with the servers that the chart brings."""
+    condition = {"kind": "trial-servers", "subject": "master", "words": "W; R", "since": "2026-01-01T00:00:00Z"}
+    with http_server({**MASTER_ANSWERS, "/v1/conditions": (200, json.dumps([condition]).encode())}) as server:
+        found = list(master.examine(server, ""))
+    assert "trial-servers: master: W" in said(found, "master", Level.WARN)
+    assert Level.FAIL not in {finding.level for finding in found}
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b"[5]", b"[{}]", b'[{"words": 5}]', b"\xff", b"[" * 100_000])
 def test_conditions_of_another_shape_are_a_finding(body: bytes) -> None:
     with http_server({**MASTER_ANSWERS, "/v1/conditions": (200, body)}) as server:

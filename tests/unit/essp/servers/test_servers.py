@@ -14,10 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import redis
 
 from essp.servers import servers
-from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
-from essp_common.errors import ConfigError, Unavailable
+from essp.servers.servers import FolderServer, KafkaServer, RedisServer, S3Server, Server
+from essp_common.errors import ConfigError, Conflict, Unavailable
+from essp_common.objects.s3 import S3Store
 from tests.harness.command_line import essp
 from tests.harness.refused import refused
 from tests.harness.waiting import LONGEST_S
@@ -26,6 +28,7 @@ from tests.lanes import often
 pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
 KINDS = [RedisServer, KafkaServer, S3Server]
+KEYS = {"AWS_ACCESS_KEY_ID": "essp", "AWS_SECRET_ACCESS_KEY": "right"}
 
 
 def accepts(port: int) -> bool:
@@ -63,6 +66,54 @@ def test_bucket_is_made_once(tmp_path: Path) -> None:
         server.create_bucket("essp")
         server.create_bucket("essp")
         assert server.store("essp", "a") == f"s3://essp/a?endpoint={server.url}"
+
+
+@pytest.fixture
+def login(tmp_path: Path) -> Path:
+    """A folder as the chart's Secret gives it to the servers."""
+    folder = tmp_path / "login"
+    folder.mkdir()
+    (folder / "password").write_text('p"w')
+    (folder / "credentials").write_text("[default]\naws_access_key_id = essp\naws_secret_access_key = right\n")
+    return folder
+
+
+def test_objects_in_a_folder_are_there_after_a_restart(
+    tmp_path: Path, login: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "objects"
+    with FolderServer(tmp_path, folder=folder, credentials=login / "credentials") as server:
+        server.create_bucket("essp")
+        store = S3Store.from_url(server.store("essp"))
+        store.put("a/b", b"first", if_absent=True)
+        assert store.keeps_marks("a/b"), "or a write whose answer is lost would wait for ever"
+        with store.open("a/b") as file:
+            store.put("a/b", b"other")
+            with pytest.raises(Conflict):
+                file.read()
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(ConfigError, match="SignatureDoesNotMatch"):
+            S3Store.from_url(server.store("essp")).get("a/b")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "right")
+    with FolderServer(tmp_path, folder=folder, credentials=login / "credentials") as server:
+        assert S3Store.from_url(server.store("essp")).get("a/b") == b"other"
+
+
+def test_redis_asks_for_the_password(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, password='p"w') as server:
+        assert server.execute("PING") == b"+PONG\r\n"
+        with redis.Redis.from_url(server.url) as client, pytest.raises(redis.AuthenticationError):
+            client.ping()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"), [(["--host", "::"], "--host"), (["--login", "LOGIN"], "--login")], ids=["open", "in memory"]
+)
+def test_servers_are_not_opened_to_all(arguments: list[str], field: str, login: Path) -> None:
+    with refused(field, "conflict"):
+        essp("servers", "up", *(str(login) if word == "LOGIN" else word for word in arguments))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,56 @@
+{{/*
+With servers.bundled, the release brings its own Kafka, Redis and object store, for trying ESSP: one pod, "servers", which
+runs `essp servers up`. This fills in what else names them, as if a user had written it; every template that reads
+values says it first. With servers.small, pools get sizes that fit 2 cores and 8 GiB (files/small.yaml).
+*/}}
+{{- define "essp.bundled" -}}
+{{- if .Values.servers.bundled -}}
+{{- $name := include "essp.bundledName" . -}}
+{{- $host := printf "%s.%s.svc" $name .Release.Namespace -}}
+{{- $kafka := list (printf "%s:9092" $host) -}}
+{{- $redis := printf "%s:6379" $host -}}
+{{- $s3 := printf "http://%s:7070" $host -}}
+{{- $taken := list -}}
+{{- if and .Values.kafka.servers (ne (toJson .Values.kafka.servers) (toJson $kafka)) -}}{{- $taken = append $taken "kafka.servers" -}}{{- end -}}
+{{- if and .Values.redis.server (ne .Values.redis.server $redis) -}}{{- $taken = append $taken "redis.server" -}}{{- end -}}
+{{- if and .Values.s3.endpoint (ne .Values.s3.endpoint $s3) -}}{{- $taken = append $taken "s3.endpoint" -}}{{- end -}}
+{{- range $server, $fields := dict "kafka" (list "caSecret" "clientSecret" "existingSecret" "sasl" "tls") "redis" (list "caSecret" "clientSecret" "existingSecret" "tls") "s3" (list "caSecret" "existingSecret") -}}
+{{- range $field := $fields -}}
+{{- if index $.Values $server $field -}}{{- $taken = append $taken (printf "%s.%s" $server $field) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $taken -}}
+{{- fail (printf "\n\n  servers.bundled brings its own servers; leave out %s, or servers.bundled\n" (join ", " $taken)) -}}
+{{- end -}}
+{{- $_ := set .Values.kafka "servers" $kafka -}}
+{{- $_ := mergeOverwrite .Values.redis (dict "mode" "single" "server" $redis "passwordSecret" $name "passwordKey" "password") -}}
+{{- $_ := mergeOverwrite .Values.s3 (dict "buckets" (.Values.s3.buckets | default (list "essp")) "endpoint" $s3 "region" "us-east-1" "credentialsSecret" $name) -}}
+{{- if not (or .Values.api.existingSecret .Values.api.open) -}}
+{{- $_ := mergeOverwrite .Values.api (dict "existingSecret" $name "secretKey" "token") -}}
+{{- end -}}
+{{- /* There is nothing that topics could be made in before the servers run; every process makes what it misses. */ -}}
+{{- $_ := set .Values.topics.job "enabled" false -}}
+{{- if .Values.servers.small -}}
+{{- range $path, $sizes := .Files.Get "files/small.yaml" | fromYaml -}}
+{{- $steps := splitList "." $path -}}
+{{- $there := $.Values -}}
+{{- range initial $steps -}}{{- $there = index $there . -}}{{- end -}}
+{{- if eq (index $there (last $steps) | toString) (first $sizes | toString) -}}
+{{- $_ := set $there (last $steps) (last $sizes) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "essp.bundledName" -}}
+{{ include "essp.fullname" . }}-servers
+{{- end -}}
+
+{{/* The pool of the servers: (dict "root" $). */}}
+{{- define "essp.bundledPool" -}}
+{{- $servers := .root.Values.servers -}}
+{{- $pool := mergeOverwrite (deepCopy .root.Values.poolDefaults) (pick $servers "image" "resources" "nodeSelector" "tolerations") -}}
+{{- $_ := mergeOverwrite $pool (dict "name" "servers" "service" "servers" "enabled" true "replicas" 1 "features" (list) "settings" (dict) "gpu" (dict "count" 0)) -}}
+{{- toJson $pool -}}
+{{- end -}}
