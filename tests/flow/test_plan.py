@@ -54,6 +54,7 @@ def test_each_part_of_a_job_is_measured(
         job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}", epochs=50)
     )
     line = ["plan", str(tmp_path / "job.yaml"), "--seconds", "1", "--plot", str(tmp_path / "plan.png"), "--json"]
+    line += ["--against", "extract", "--videos", "1000"]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
@@ -66,6 +67,8 @@ def test_each_part_of_a_job_is_measured(
     assert all(count > 0 for count in measured["bytes"].values())
     assert facts["simulated_clips_per_s"] > 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert facts["against"]["data"]["videos"] == 1000
+    assert all(count > 0 for count in facts["against"]["extract"]["bytes"].values())
     assert not (tmp_path / "run").exists()
     assert [name for name, place in elsewhere.items() if place.exists()] == []
     assert not collector.called
