@@ -61,7 +61,8 @@ def main(
         float, typer.Option(help="With --against: for a data set of this many hours of such video.", min=0)
     ] = 0.0,
     within: Annotated[
-        float, typer.Option(help="With --against: hours that all epochs may take, for the number of machines.", min=0.01)
+        float,
+        typer.Option(help="With --against: hours that all epochs may take, for the number of machines.", min=0.01),
     ] = 24.0,
     sets: Sets = None,
     name: Named = None,
