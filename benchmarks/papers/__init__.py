@@ -7,10 +7,12 @@ machine.py       where something was measured, and processor time with child pro
 
 essp_paper.py    the parts of the page docs/papers/essp.md
 extracting.py    extracting first against streaming: the traditional pipeline and a job on the same videos
+traditional.py   the traditional pipeline: JPEG files of frames and flow, and a DataLoader over them
 storage.py       what a published data set would take, by `essp plan --against extract`
 per_frame.py     the paper's Table 4: decoding, flow and network of one frame
 scaling.py       its Table 5: ranks and decoders, measured and simulated
-hand_over.py     two cache nodes, and frames that are sent without a cache
+hand_over.py     several cache nodes, and frames that are sent without a cache
+links.py         links of a given rate, and a Redis Cluster behind them
 folds.py         its Tables 2 and 3 as a protocol, on folds of a small real set
 shares.py        ranks that move by validation loss
 """

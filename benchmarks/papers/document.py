@@ -70,7 +70,7 @@ def measured(document: Mapping[str, Any], quiet: bool) -> str:
     loads = [value for step in steps for value in step["load"]]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     days = sorted({step["time"][:10] for step in steps})
-    rounds, low, high = document["asked"]["rounds"], min(loads), max(loads)
+    rounds, low, high = document["asked"].get("rounds", 1), min(loads), max(loads)
     line = (
         f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machine['cpus']} CPUs ({machine['cpu']}), "
         f"{rounds} round{'s' * (rounds != 1)}, load average {low:.1f} to {high:.1f}; {versions}."

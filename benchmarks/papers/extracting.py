@@ -260,4 +260,5 @@ def _draw(values: Values) -> Figure | None:
     return figure
 
 
-PART = Part("extract_first", "processor time over epochs, extracting first and streaming", _steps, _table, _draw)
+PART = Part("extract_first", "processor time over epochs, extracting first and streaming", _steps, _table, _draw,
+            uses=("rounds", "videos"))  # fmt: skip

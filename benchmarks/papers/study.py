@@ -51,6 +51,8 @@ class Part:
     draw: Callable[[Values], Figure | None] = lambda _: None
     quiet: bool = False
     """Its figures are of the clock, so that other work on the machine spoils them."""
+    uses: tuple[str, ...] = ("rounds",)
+    """The options that change its numbers."""
     needs_videos: bool = False
 
 
@@ -59,7 +61,7 @@ def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
 
     Raises `ValueError` if the file is of another machine, or was asked for otherwise.
     """
-    held: dict[str, Any] = {"part": part.name, "machine": machine(), "asked": _asked(options), "steps": {}}
+    held: dict[str, Any] = {"part": part.name, "machine": machine(), "asked": _asked(part, options), "steps": {}}
     if resume and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         differing = [name for name in ("machine", "asked") if before[name] != held[name]]
@@ -85,9 +87,9 @@ def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
     return values_of(held)
 
 
-def _asked(options: Options) -> dict[str, Any]:
-    asked = {name: value for name, value in asdict(options).items() if name != "work"}
-    return asked | {"videos": None if options.videos is None else options.videos.name}
+def _asked(part: Part, options: Options) -> dict[str, Any]:
+    given = asdict(options) | {"videos": None if options.videos is None else options.videos.name}
+    return {name: given[name] for name in ("quick", *part.uses)}
 
 
 def values_of(document: Mapping[str, Any]) -> Values:

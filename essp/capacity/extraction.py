@@ -33,7 +33,7 @@ from essp_engine.features.opencv import load_opencv
 from essp_engine.features.port import Extractor
 
 FRAMES = "frames"
-"""The name under which decoded frames are listed, beside the features."""
+"""The name under which decoded frames are listed, in addition to the features."""
 _OF_FRAMES = frozenset(("rgb", "frame_stack"))
 """Features that loaders make from the frames on disk."""
 _QUALITY = 95
@@ -179,12 +179,12 @@ class _Sampling:
                 self._add(name, extract_with(feature, window), covered, began_s)
 
     def _clip(self, count: int) -> ClipSpec:
-        """So many consecutive frames, scaled as the job's clips are."""
+        """`count` consecutive frames, scaled as the job's clips are."""
         resize = self._spec.clip.resize.model_dump()
         return ClipSpec.model_validate({"frames": count, "stride": 1, "resize": resize, "pixels": "rgb"})
 
     def _add(self, name: str, array: Array, covered: int, began_s: float) -> None:
-        """Compress what was made of `covered` frames; `began_s`: processor time when its making began."""
+        """Compress what `covered` frames gave; `began_s`: processor time when its making began."""
         files = [self._compressed(picture) for picture in _pictures(array)]
         self._seconds[name] += time.process_time() - began_s
         self._bytes[name] += sum(map(len, files)) if files else array.nbytes

@@ -109,7 +109,7 @@ def _measured(spec: JobSpec, seconds: float) -> Costs:
 def _against(
     spec: JobSpec, costs: Costs, seconds: float, asked: tuple[int, float], machines: Machines
 ) -> dict[str, Any]:
-    """Extracting first beside the job. `asked`: videos and hours of a data set; 0: the catalog's."""
+    """Extracting first, compared with the job. `asked`: videos and hours of a data set; 0: the catalog's."""
     console = open_console(stderr=True)
     rows = read_catalog(*Stores(Settings().stores).resolve(spec.data.catalog)).view(None).rows
     with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
