@@ -65,7 +65,7 @@ def trained(catalog: Path, ranks: int, decoders: int, quick: bool) -> dict[str, 
         process.join()
     clips, wall_s = sum(one["clips"] for one in found), max(one["wall_s"] for one in found)
     parts = {name: sum(one[name] for one in found) / clips for name in ("data_s", "train_s")}
-    return {"clips_per_s": clips / wall_s, **parts}
+    return {"clips_per_s": clips / wall_s, "cpus": cpu_count(), **parts}
 
 
 def _rank(sender: Connection, catalog: Path, rank: int, ranks: int, decoders: int, batches: int, port: int) -> None:
@@ -145,7 +145,8 @@ def _calibration(values: Values) -> Mapping[str, float]:
 
 
 def _scaling_table(values: Values) -> str:
-    cost, cores, rows = _calibration(values), cpu_count(), []
+    cost, rows = _calibration(values), []
+    cores = int(cost["cpus"])
     for ranks in RANKS:
         for decoders in DECODERS:
             if rates := _rates(values, ranks, decoders):
@@ -158,7 +159,8 @@ def _scaling_table(values: Values) -> str:
 
 
 def _draw_scaling(values: Values) -> Figure | None:
-    cost, cores = _calibration(values), cpu_count()
+    cost = _calibration(values)
+    cores = int(cost["cpus"])
     figure = Figure(figsize=(7.6, 3.0), layout="constrained")
     here, beyond = figure.subplots(1, 2)
     for decoders, colour in zip(DECODERS, ("#2a7f62", "#c8553d", "#33658a"), strict=True):
