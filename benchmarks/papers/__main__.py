@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -62,7 +62,7 @@ def main(
         print(f"# {name}: not measured yet", file=sys.stderr)
 
 
-def _refuse(why: str) -> None:
+def _refuse(why: str) -> NoReturn:
     print(why, file=sys.stderr)
     raise typer.Exit(2)
 

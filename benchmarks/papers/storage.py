@@ -2,7 +2,7 @@
 
 UCF-101 is told from videos like its own (MPEG-4 of 320x240), FCVID from H.264 of 640x360, at the paper's size of frames
 and with its streams. The paper's figures are its own: 1.5 TB for UCF-101 ("the full extracted information") and more
-than 50 TB for the challenge's 3 TB of video, of which FCVID is the larger part.
+than 50 TB for the challenge's 3 TB of video, with frames and features such as HOF and MBH.
 """
 
 from __future__ import annotations

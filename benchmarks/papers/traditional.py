@@ -18,7 +18,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.papers.machine import Marks
 from essp_common.runtime.process import cpu_count
+from essp_engine.features.opencv import load_opencv
 from essp_engine.learning.networks import Small
 
 BOUND_PX = 20.0
@@ -85,11 +85,11 @@ def _extract(task: Task, number: int, folder: Path) -> None:
 
 def _write_flow(task: Task, folder: Path) -> None:
     """Of each frame and the one `stride` frames later."""
-    cv2.setNumThreads(1)
+    cv2 = load_opencv()
     method = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     frames = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in sorted(folder.glob("img_*.jpg"))]
     for number, (first, second) in enumerate(zip(frames, frames[task.stride :], strict=False), 1):
-        fields = method.calc(first, second, None)  # type: ignore[call-overload]
+        fields = method.calc(first, second, None)
         codes = ((fields + BOUND_PX) * (255 / (2 * BOUND_PX))).clip(0, 255).round().astype(np.uint8)
         for axis, name in enumerate("xy"):
             path = folder / f"flow_{name}_{number:05d}.jpg"
@@ -113,7 +113,7 @@ class Samples(Dataset[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]):
         return len(self._folders)
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
-        cv2.setNumThreads(1)
+        cv2 = load_opencv()
         task, own, random = self._task, self._folders[index], np.random.default_rng()
         last = self._counts[index] - task.length * task.stride
         first = int(random.integers(0, max(1, last + 1)))
@@ -121,9 +121,8 @@ class Samples(Dataset[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]):
         top, left = random.integers(0, task.size - task.crop + 1, 2)
         seen = slice(top, top + task.crop), slice(left, left + task.crop)
         middle = cv2.imread(str(own / f"img_{numbers[task.length // 2]:05d}.jpg"))
-        assert middle is not None
         planes = [
-            cv2.imread(str(own / f"flow_{axis}_{number:05d}.jpg"), cv2.IMREAD_GRAYSCALE)[seen]  # type: ignore[index]
+            cv2.imread(str(own / f"flow_{axis}_{number:05d}.jpg"), cv2.IMREAD_GRAYSCALE)[seen]
             for number in numbers
             for axis in "xy"
         ]
@@ -162,7 +161,7 @@ def _network(channels: int, classes: int) -> nn.Module:
     first, last = network[0], network[-1]
     assert isinstance(first, nn.Conv2d)
     assert isinstance(last, nn.Linear)
-    network[0] = nn.Conv2d(channels, first.out_channels, first.kernel_size, first.stride, first.padding, bias=False)  # type: ignore[arg-type]
+    network[0] = nn.Conv2d(channels, first.out_channels, 5, stride=2, padding=2, bias=False)
     network[-1] = nn.Linear(last.in_features, classes)
     return network
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from essp.cli.main import app
 from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.journeys import job_text
+from tests.harness.refused import refused
 
 
 @pytest.fixture
@@ -85,3 +86,9 @@ def test_a_prediction_has_nothing_to_plan(catalog: Path, tmp_path: Path) -> None
     )
     done = CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml")])
     assert "takes a job with trainers" in str(done.exception)
+
+
+def test_a_larger_data_set_is_one_to_extract(catalog: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}"))
+    with refused("--hours", "conflict"):
+        CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml"), "--hours", "27"], catch_exceptions=False)
