@@ -123,7 +123,8 @@ def predicted(cost: Mapping[str, float], ranks: int, decoders: int, cores: int) 
 def cluster_rate(gpus: int, cores: int) -> float:
     """Frames per second of so many GPUs and decoding cores at the paper's speeds."""
     pools = (Pool("decoder", DECODE_S, cores, None), Pool("gpu", CONVOLVE_S, gpus, "decoder"))
-    return simulate(Setup(pools, (Consumer("none", "gpu", BATCH, _NULL_S),), 8 * BATCH)).clips_per_s
+    one_by_one = Consumer("none", "gpu", 1, _NULL_S)  # whole batches would count in steps
+    return min(gpus / CONVOLVE_S, simulate(Setup(pools, (one_by_one,), 8 * BATCH)).clips_per_s)
 
 
 def _scaling_steps(options: Options) -> Steps:

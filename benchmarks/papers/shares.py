@@ -23,6 +23,8 @@ PIECES = (1, 2, 5, 10)
 """Validations in an epoch."""
 _SHOWN = 4
 """The seed whose shares are drawn."""
+_EVERY = 4
+"""Of its periods, every fourth is drawn."""
 _PERIOD_S, _MOVE_S, _END_S = 300, 45, 48 * 3600
 
 
@@ -107,9 +109,9 @@ def _draw(values: Values) -> Figure | None:
     figure = Figure(figsize=(4.2 * len(shown), 3.0), layout="constrained")
     for place, key in enumerate(shown, 1):
         axes: Any = figure.add_subplot(1, len(shown), place)
-        course = values[key]["course"]
+        course = values[key]["course"][::_EVERY]
         names = sorted({name for shares in course for name in shares}, key=lambda name: int(name.rpartition("-")[2]))
-        hours = [number * _PERIOD_S / 3600 for number in range(len(course))]
+        hours = [number * _EVERY * _PERIOD_S / 3600 for number in range(len(course))]
         axes.stackplot(hours, [[shares.get(name, 0) for shares in course] for name in names])
         axes.set_title("validation after each epoch" if key == "1" else f"{key} times in an epoch")
         axes.set_xlabel("hours")
