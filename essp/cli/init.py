@@ -179,8 +179,8 @@ def main(
             "--for",
             help="A recipe: `few`, for up to some hundred videos; `scratch`, where both networks learn from scratch, "
             "or from weights of a package; `many`, for thousands of videos, on a GPU; `paper`, as the ESSP paper "
-            "trained on UCF-101 (docs/recipes.md); `extract`, to write embeddings (docs/extract.md). Without one and "
-            "without --model: `few` for few videos, otherwise `scratch`.",
+            "trained on UCF-101, and `paper-fcvid`, as on FCVID (docs/recipes.md); `extract`, to write embeddings "
+            "(docs/extract.md). Without one and without --model: `few` for few videos, otherwise `scratch`.",
         ),
     ] = None,
     test: Annotated[str, typer.Option(help="Data set of records to test on.")] = "",

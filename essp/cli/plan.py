@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from essp.capacity.extraction import DataSet, Machines, check_extractable, comparison, sample
 from essp.capacity.limits import Servers
 from essp.capacity.measuring import Costs, measure
 from essp.capacity.report import Plan, Wanted, plan
@@ -19,11 +20,13 @@ from essp.cli.interrupt import leaving_at_once
 from essp.cli.job_file import JobFile, Named, Sets, load_job
 from essp.embedded.devices import check_devices
 from essp.folders import written
+from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
+from essp_common.wiring import Stores
 
 
 def main(
@@ -44,6 +47,23 @@ def main(
     ] = "0",
     core_price: Annotated[float, typer.Option(help="Price of one core for an hour.", min=0)] = 0.0,
     gpu_price: Annotated[float, typer.Option(help="Price of one GPU for an hour.", min=0)] = 0.0,
+    against: Annotated[
+        Literal["extract"] | None,
+        typer.Option(
+            help="Also say what it would cost to extract first: to write all frames and features of the catalog's "
+            "videos to disk, as pictures, and to train from these. A sample of the videos is extracted into memory."
+        ),
+    ] = None,
+    videos: Annotated[
+        int, typer.Option(help="With --against: for a data set of this many such videos (0: the catalog's).", min=0)
+    ] = 0,
+    hours: Annotated[
+        float, typer.Option(help="With --against: for a data set of this many hours of such video.", min=0)
+    ] = 0.0,
+    within: Annotated[
+        float,
+        typer.Option(help="With --against: hours that all epochs may take, for the number of machines.", min=0.01),
+    ] = 24.0,
     sets: Sets = None,
     name: Named = None,
     plot: PlotOption = None,
@@ -61,7 +81,14 @@ def main(
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
     wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
     check_devices(spec)
-    found = plan(spec, _measured(spec, seconds), wanted)
+    if against is None and (videos or hours):
+        raise ConfigError("for --against extract", field="--videos" if videos else "--hours", code="conflict")
+    if against is not None:
+        check_extractable(spec)
+    costs = _measured(spec, seconds)
+    found = plan(spec, costs, wanted)
+    if against is not None:
+        found.facts["against"] = _against(spec, costs, seconds, (videos, hours), Machines(within, wanted.cores))
     if as_json:
         typer.echo(json.dumps(found.facts, indent=2))
     else:
@@ -77,6 +104,18 @@ def _measured(spec: JobSpec, seconds: float) -> Costs:
     console = open_console(stderr=True)
     with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
         return measure(spec, Settings(), seconds, show)
+
+
+def _against(
+    spec: JobSpec, costs: Costs, seconds: float, asked: tuple[int, float], machines: Machines
+) -> dict[str, Any]:
+    """Extracting first, compared with the job. `asked`: videos and hours of a data set; 0: the catalog's."""
+    console = open_console(stderr=True)
+    rows = read_catalog(*Stores(Settings().stores).resolve(spec.data.catalog)).view(None).rows
+    with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
+        found = sample(spec, rows, seconds, show)
+    present = DataSet.of(rows)
+    return comparison(spec, costs, found, present, present.scaled(*asked), machines)
 
 
 def _bytes(text: str, option: str) -> float:
@@ -98,6 +137,38 @@ def _print(console: Console, found: Plan) -> None:
     for name, text in _lines(facts):
         rows.add_row(name, text)
     console.print(rows)
+    if (against := facts.get("against")) is not None:
+        console.print(_against_table(against))
+        console.print(_against_text(against))
+
+
+def _against_table(against: dict[str, Any]) -> Table:
+    """What each way costs."""
+    extract, essp, total = against["extract"], against["essp"], against["core_hours"]
+    kept = ", ".join(f"{name} {size(count)}" for name, count in extract["bytes"].items())
+    epochs = counted(against["epochs"], "epoch")
+    needed, machines = f"machines of {counted(against['machines']['cores'], 'core')}", against["machines"]
+    table = Table("", "extract first", "stream", box=None, padding=(0, 2, 0, 0))
+    table.add_row("on disk", f"{kept}: {extract['times_videos']:,.1f} x the videos, {extract['files']:,} files", "0")
+    table.add_row("before the first clip", f"{_core_time(extract['core_hours'])}", "0")
+    table.add_row("an epoch", _core_time(extract["epoch_core_hours"]), _core_time(essp["epoch_core_hours"]))
+    table.add_row(epochs, _core_time(total["extract"]), _core_time(total["essp"]))
+    table.add_row(f"{needed}, {machines['within_hours']:g} h", f"{machines['extract']:,}", f"{machines['essp']:,}")
+    return table
+
+
+def _against_text(against: dict[str, Any]) -> str:
+    data, sampled, pays = against["data"], against["sample"], against["pays_after_epochs"]
+    what = f"{counted(data['videos'], 'video')}, {data['hours']:,.1f} h, {size(data['bytes'])}"
+    by = f"by a sample of {counted(sampled['frames'], 'frame')} of {counted(sampled['videos'], 'video')}"
+    left = f"; without {', '.join(sampled['left_out'])}, which only a decoder has" if sampled["left_out"] else ""
+    paid = "never" if pays is None else f"from {counted(pays, 'epoch')} with the same parameters on"
+    return f"{what}; {by}{left}. Extracting first costs less processor time: {paid}"
+
+
+def _core_time(hours: float) -> str:
+    """Processor time."""
+    return f"{hours:,.1f} core-hours" if hours >= 1 else f"{3600 * hours:,.1f} core-seconds"
 
 
 def _measured_table(measured: dict[str, Any]) -> Table:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from essp.cli.main import app
 from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.journeys import job_text
+from tests.harness.refused import refused
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ def test_each_part_of_a_job_is_measured(
         job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}", epochs=50)
     )
     line = ["plan", str(tmp_path / "job.yaml"), "--seconds", "1", "--plot", str(tmp_path / "plan.png"), "--json"]
+    line += ["--against", "extract", "--videos", "1000"]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
@@ -66,6 +68,8 @@ def test_each_part_of_a_job_is_measured(
     assert all(count > 0 for count in measured["bytes"].values())
     assert facts["simulated_clips_per_s"] > 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert facts["against"]["data"]["videos"] == 1000
+    assert all(count > 0 for count in facts["against"]["extract"]["bytes"].values())
     assert not (tmp_path / "run").exists()
     assert [name for name, place in elsewhere.items() if place.exists()] == []
     assert not collector.called
@@ -82,3 +86,9 @@ def test_a_prediction_has_nothing_to_plan(catalog: Path, tmp_path: Path) -> None
     )
     done = CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml")])
     assert "takes a job with trainers" in str(done.exception)
+
+
+def test_a_larger_data_set_is_one_to_extract(catalog: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}"))
+    with refused("--hours", "conflict"):
+        CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml"), "--hours", "27"], catch_exceptions=False)

@@ -231,7 +231,7 @@ def test_one_line_more_leaves_a_group_out(tmp_path: Path) -> None:
     assert (data.left_out, data.test) == ({"group": "1"}, "test")
 
 
-@pytest.mark.parametrize("recipe", ["paper", "many"])
+@pytest.mark.parametrize("recipe", ["paper", "paper-fcvid", "many"])
 def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: str) -> None:
     """With all the networks that its comments offer, too."""
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(1000, keyframe_every=150))
@@ -284,6 +284,17 @@ def test_the_recipe_of_the_paper_has_its_numbers(tmp_path: Path) -> None:
     assert {(trainer.model, trainer.batch_size) for trainer in spec.trainers.values()} == {("vgg19", 256)}
     assert (spec.clip.frames, spec.clip.resize.height, spec.clip.resize.width) == (11, 256, 256)
     assert [strategy.name for strategy in spec.aggregation.strategies] == ["average"]
+
+
+def test_the_recipe_of_the_paper_for_fcvid_has_its_numbers() -> None:
+    spec = parse_spec(job_text(videos(20, 150), "set.parquet", "job.yaml", "small", "paper-fcvid"))
+    (spatial,) = spec.trainers.values()
+    updates = spatial.updates(spec.sampling.clips_per_epoch or 0)
+    plan = PhasePlan(purpose=TRAIN, epoch=4, clips=spec.sampling.clips_per_epoch)
+    assert (spec.epochs, spatial.model, spatial.batch_size, spatial.choose) == (5, "resnet50", 256, "mAP")
+    assert rate_at(spatial, 5, plan, (updates - 1) * 256) == 1e-3
+    assert spec.data.targets == "labels"
+    assert spec.sampling.clips_per_epoch == 4 * 10, "four frames of each training video"
 
 
 def test_the_recipe_for_many_has_snippets_visits_and_half_precision() -> None:

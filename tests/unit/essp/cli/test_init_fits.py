@@ -70,7 +70,7 @@ def catalogs(draw: st.DrawFn) -> Catalog:
 @given(
     catalog=catalogs(),
     model=st.sampled_from([None, None, "small", "resnet18", "resnet19", "r3d_18", "fisher_vector"]),
-    recipe=st.sampled_from([None, None, "scratch", "few", "many", "paper"]),
+    recipe=st.sampled_from([None, None, "scratch", "few", "many", "paper", "paper-fcvid"]),
     sets=st.sampled_from([(), (), ("epochs=3",), ("trainers.rgb.optimizer.lr=0.5",), ("clip.frames=2",)]),
 )
 def test_what_is_written_can_be_run(

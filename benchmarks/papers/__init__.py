@@ -1,0 +1,18 @@
+"""The experiments of the papers behind ESSP, one after the other: `python -m benchmarks.papers NAME`.
+
+__main__.py      the command
+study.py         parts and steps, and the JSON file of each part, from which a run is resumed
+document.py      tables and figures of a page, drawn from these files alone
+machine.py       where something was measured, and processor time with child processes
+
+essp_paper.py    the parts of the page docs/papers/essp.md
+extracting.py    extracting first against streaming: the traditional pipeline and a job on the same videos
+traditional.py   the traditional pipeline: JPEG files of frames and flow, and a DataLoader over them
+storage.py       what a published data set would take, by `essp plan --against extract`
+per_frame.py     the paper's Table 4: decoding, flow and network of one frame
+scaling.py       its Table 5: ranks and decoders, measured and simulated
+hand_over.py     several cache nodes, and frames that are sent without a cache
+links.py         links of a given rate, and a Redis Cluster behind them
+folds.py         its Tables 2 and 3 as a protocol, on folds of a small real set
+shares.py        ranks that move by validation loss
+"""

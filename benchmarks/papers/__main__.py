@@ -1,0 +1,71 @@
+"""`python -m benchmarks.papers NAME`: repeat a paper's experiments, and write them beside its page.
+
+    python -m benchmarks.papers essp --resume                      # go on where the last run stopped
+    python -m benchmarks.papers essp --only extract_first --videos UT_INTERACTION
+    python -m benchmarks.papers essp --draw                        # tables and figures again, from the JSON files
+
+Each part writes `docs/papers/NAME/PART.json`, step by step, and its table and figure into `docs/papers/NAME.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from benchmarks.papers import essp_paper
+from benchmarks.papers.document import write_page
+from benchmarks.papers.study import Options, Part, run
+
+ROOT = Path(__file__).parents[2]
+PAPERS: Mapping[str, Mapping[str, Part]] = {"essp": essp_paper.PARTS}
+"""Name of a page in docs/papers -> its parts."""
+
+
+def main(
+    paper: Annotated[str, typer.Argument(help=f"Which paper: {', '.join(PAPERS)}.")],
+    only: Annotated[list[str] | None, typer.Option(help="Names of parts; may be repeated.")] = None,
+    resume: Annotated[bool, typer.Option(help="Keep the steps that the last run has made.")] = False,
+    draw: Annotated[bool, typer.Option(help="Measure nothing; write the page from the JSON files.")] = False,
+    quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
+    rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 3,
+    videos: Annotated[
+        Path | None, typer.Option(help="Real videos, a folder for each class.", file_okay=False, exists=True)
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Where made videos are kept.")] = ROOT / "benchmarks/results/papers",
+    results: Annotated[Path, typer.Option(help="Where the JSON files and figures go.")] = ROOT / "docs/papers",
+) -> None:
+    """Repeat a paper's experiments, part by part."""
+    if paper not in PAPERS:
+        _refuse(f"no paper {paper}; there are: {', '.join(PAPERS)}")
+    parts, folder = PAPERS[paper], results / paper
+    unknown = [name for name in only or () if name not in parts]
+    if unknown:
+        _refuse(f"no part {', '.join(unknown)}; there are: {', '.join(parts)}")
+    if not draw:
+        options = Options(work.absolute(), None if videos is None else videos.absolute(), rounds, quick)
+        for name in only or parts:
+            if parts[name].needs_videos and videos is None:
+                print(f"# {name}: left out; it needs --videos", file=sys.stderr)
+                continue
+            try:
+                run(parts[name], options, folder / f"{name}.json", resume)
+            except ValueError as error:
+                _refuse(str(error))
+    page = results / f"{paper}.md"
+    if not page.exists():
+        return
+    for name in write_page(page, parts, folder):
+        print(f"# {name}: not measured yet", file=sys.stderr)
+
+
+def _refuse(why: str) -> NoReturn:
+    print(why, file=sys.stderr)
+    raise typer.Exit(2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,19 @@
+"""The parts of docs/papers/essp.md: "Elastic Streaming Sequential Data Processing System", LSVC 2017."""
+
+from __future__ import annotations
+
+from benchmarks.papers import extracting, folds, hand_over, per_frame, scaling, shares, storage
+from benchmarks.papers.study import Part
+
+_ALL = (
+    extracting.PART,
+    storage.PART,
+    folds.PART,
+    per_frame.PART,
+    scaling.TABLE5_PART,
+    scaling.SCALING_PART,
+    shares.PART,
+    hand_over.NODES_PART,
+    hand_over.PART,
+)
+PARTS: dict[str, Part] = {part.name: part for part in _ALL}

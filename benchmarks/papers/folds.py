@@ -1,0 +1,208 @@
+"""The paper's Tables 2 and 3 as a protocol: which stack, which flow, from scratch or pre-trained, and which fusion.
+
+On a small real set (`--videos FOLDER` with an `index.csv` of the columns path, label, set, sequence, as UT-Interaction
+has it): each sequence of a set is left out once, so ten folds a set. All variants of a fold learn in one job, from the
+same decoded clips; a step is one job, so a run that is killed loses one fold of one of the two kinds:
+
+    pretrained    efficientnet_lite0 with ImageNet weights, whose last layer is solved for (`probe`)
+    scratch       the `small` network, all of whose layers learn
+
+Numbers are accuracies by video, the mean over all folds of both sets, with a 95 % interval over the folds.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from benchmarks.papers.document import markdown
+from benchmarks.papers.machine import apart
+from benchmarks.papers.study import Options, Part, Steps, Values
+from essp.catalog.build import BuildOptions, build
+from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import read_model
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+STREAMS: Mapping[str, dict[str, Any]] = {
+    "rgb-1": {"feature": "rgb", "params": {"frames": 1}},
+    "rgb-8": {"feature": "rgb", "params": {"frames": 8}},
+    "flow-1": {"feature": "flow", "params": {"length": 1}},
+    "flow-5": {"feature": "flow", "params": {"length": 5}},
+    "flow-10": {"feature": "flow", "params": {"length": 10}},
+    "both-ways-5": {"feature": "flow_bidirectional", "params": {"length": 5}},
+    "warped-10": {"feature": "flow_warped", "params": {"length": 10}},
+    "vectors-10": {"feature": "motion_vectors", "params": {"length": 10}},
+}
+TITLES = {
+    "rgb-1": "one frame",
+    "rgb-8": "eight frames",
+    "flow-1": "flow, L = 1",
+    "flow-5": "flow, L = 5",
+    "flow-10": "flow, L = 10",
+    "both-ways-5": "flow both ways, 2 x 5",
+    "warped-10": "warped flow, L = 10",
+    "vectors-10": "motion vectors of the codec, L = 10",
+}
+KINDS: Mapping[str, tuple[dict[str, Any], int]] = {
+    "pretrained": (
+        {
+            "model": "efficientnet_lite0",
+            "weights": "package:efficientnet_lite0",
+            "probe": {},
+            "batch_size": 8,
+            "augment": {"crop": 224, "evaluation_scale": 1.0},
+        },
+        3,
+    ),
+    "scratch": (
+        {
+            "model": "small",
+            "batch_size": 16,
+            "dropout": 0.2,
+            "optimizer": {"lr": 0.05, "unit": "share", "steps": [0.75], "weight_decay": 0.005},
+            "augment": {"crop": 112, "scales": [1.0, 0.875], "flip": True},
+        },
+        20,
+    ),
+}
+"""Kind -> its trainers, and the epochs of a job."""
+_SIDES = {"pretrained": 224, "scratch": 128}
+FUSIONS = ("average", "product", "weighted", "weighted_product", "best")
+_ROOTS = ("file:///",)
+_INTERVAL = 1.96
+
+
+def catalog_of(videos: Path, number: str, work: Path) -> Path:
+    """The catalog of one set, whose groups are its sequences."""
+    path = work / f"{videos.name}-set{number}.parquet"
+    if path.exists():
+        return path
+    work.mkdir(parents=True, exist_ok=True)
+    listed = work / f"{videos.name}-set{number}.csv"
+    with listed.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("path", "label", "group"))
+        rows.writerows((videos / row["path"], row["label"], row["sequence"]) for row in _index(videos, number))
+    build(f"file://{listed}", f"file://{path}", _ROOTS, BuildOptions("csv"))
+    return path
+
+
+def _index(videos: Path, number: str = "") -> list[dict[str, str]]:
+    with (videos / "index.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if number in ("", row["set"])]
+
+
+def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
+    """Train all variants on everything but a group, and judge them on it."""
+    torch.set_num_threads(1)
+    trainer, epochs = KINDS[kind]
+    streams = {name: STREAMS[name] for name in (("rgb-1", "flow-1") if quick else STREAMS)}
+    side = _SIDES[kind]
+    document = {
+        "name": f"{kind}-{group}",
+        "epochs": 1 if quick else epochs,
+        "data": {"catalog": f"file://{catalog}", "left_out": {"group": group}, "validation_fraction": 0.1},
+        "clip": {
+            "frames": 16,
+            "resize": {"mode": "exact", "height": side, "width": side},
+            "motion": "vectors-10" in streams,
+        },
+        "sampling": {"kind": "uniform", "clips_per_video": 3},
+        "streams": streams,
+        "trainers": {name: {"stream": name, "choose": "last", "threads": 1, **trainer} for name in streams},
+        "aggregation": {"strategies": list(FUSIONS)},
+        "limits": {"budget": "2GiB"},
+    }
+    with tempfile.TemporaryDirectory(prefix="essp-folds-") as folder:
+        spec = JobSpec.model_validate(document | {"output": f"file://{folder}/run"})
+        with Embedded(spec, Settings(), EmbeddedOptions(fresh=True, alone=True, decoders=1)) as job:
+            while not job.ended(1.0):
+                pass
+            status = job.status()
+        if status.state is not JobState.COMPLETED:
+            raise RuntimeError(f"{spec.name} {status.state}: {status.reason}")
+        model = read_model(Stores(_ROOTS).under(spec.output), layout.MODEL_MANIFEST)
+    assert model.test is not None
+    return {
+        "videos": model.test.videos,
+        "top1": {name: figures["top1"] for name, figures in model.test.members.items()},
+        "fused": {"strategy": model.strategy, "top1": model.test.fused["top1"]},
+    }
+
+
+def _steps(options: Options) -> Steps:
+    assert options.videos is not None
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    index = _index(options.videos)
+    for kind in KINDS:
+        for number in sorted({row["set"] for row in index}):
+            catalog = catalog_of(options.videos, number, options.work)
+            groups = sorted({row["sequence"] for row in index if row["set"] == number}, key=int)
+            for group in groups[:1] if options.quick else groups:
+                yield f"{kind}.set{number}.{group}", partial(apart, fold, catalog, kind, group, options.quick)
+
+
+def accuracy(folds: Sequence[Mapping[str, Any]], read: Any) -> tuple[float, float]:
+    """Percent of all videos, and half the width of the 95 % interval, by the spread over folds."""
+    right = np.array([read(one) for one in folds], float)
+    videos = np.array([one["videos"] for one in folds], float)
+    mean = float((right * videos).sum() / videos.sum())
+    error = float(np.sqrt(((videos * (right - mean)) ** 2).sum() / max(1, len(folds) - 1) * len(folds)) / videos.sum())
+    return 100 * mean, 100 * _INTERVAL * error
+
+
+def _folds(values: Values, kind: str) -> list[Mapping[str, Any]]:
+    return [value for key, value in values.items() if key.startswith(f"{kind}.")]
+
+
+def _of(name: str) -> Any:
+    return lambda one: one["top1"][name] if name in TITLES else one["fused"]["top1"]
+
+
+def _table(values: Values) -> str:
+    kinds = [kind for kind in KINDS if _folds(values, kind)]
+    rows = []
+    for name, title in (*TITLES.items(), ("fused", "all of them, fused as validation chose")):
+        row = [title]
+        for kind in kinds:
+            folds = [one for one in _folds(values, kind) if name == "fused" or name in one["top1"]]
+            row.append("{:.1f} ± {:.1f}".format(*accuracy(folds, _of(name))) if folds else "")
+        rows.append(row)
+    heads = [f"{kind}, {len(_folds(values, kind))} folds, %" for kind in kinds]
+    return markdown(["what the network sees", *heads], rows)
+
+
+def _draw(values: Values) -> Figure | None:
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes: Any = figure.subplots()
+    names = [*TITLES, "fused"]
+    for offset, kind, colour in ((-0.15, "pretrained", "#2a7f62"), (0.15, "scratch", "#33658a")):
+        folds = _folds(values, kind)
+        if folds:
+            shown = [name for name in names if name == "fused" or name in folds[0]["top1"]]
+            found = [accuracy(folds, _of(name)) for name in shown]
+            places = [names.index(name) + offset for name in shown]
+            means, widths = zip(*found, strict=True)
+            axes.errorbar(means, places, xerr=widths, fmt="o", color=colour, label=kind, capsize=2)
+    axes.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel("videos classified correctly, %")
+    axes.legend()
+    return figure
+
+
+PART = Part("folds", "accuracy by what the network sees, pre-trained and from scratch", _steps, _table, _draw,
+            uses=("videos",), needs_videos=True)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Where something was measured, and the processor time of a process with all its children."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from essp_common import distribution
+from essp_common.runtime.process import cpu_count
+
+_LIBRARIES = (distribution.NAME, "av", "numpy", "opencv-python-headless", "torch")
+
+
+def machine() -> dict[str, Any]:
+    """What identifies a machine and its libraries."""
+    names = [line.partition(": ")[2] for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "platform": platform.platform(),
+        "cpu": names[0] if names else platform.machine(),
+        "cpus": cpu_count(),
+        "versions": {name: version(name) for name in _LIBRARIES},
+    }
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def load() -> float:
+    """The load average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_s() -> float:
+    """Processor time of this process so far: its threads, its children that have ended, and those that run."""
+    used = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        used += usage.ru_utime + usage.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it may have ended in the meantime; then it counts as such
+            times = child.cpu_times()
+            used += times.user + times.system
+    return used
+
+
+class Marks:
+    """When something was reached, by the clock and by processor time, since the beginning."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), cpu_s()
+        self.reached: dict[str, dict[str, float]] = {}
+
+    def set(self, name: str) -> None:
+        """It is reached now. The first time counts."""
+        if name not in self.reached:
+            wall_s, used_s = time.perf_counter() - self._began[0], cpu_s() - self._began[1]
+            self.reached[name] = {"wall_s": round(wall_s, 3), "cpu_s": round(used_s, 3)}
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function that runs in a fresh process, so that nothing of another measurement is in memory."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise RuntimeError(f"{function.__name__} died; its error stands above") from None
+    finally:
+        process.join()
+
+
+def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    sender.send(function(*arguments))

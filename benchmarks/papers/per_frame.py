@@ -1,0 +1,236 @@
+"""The paper's Table 4: what decoding, flow and the network take for one frame, each alone and all at once.
+
+Alone, each runs in one thread, and processor time counts. At once, `essp.Loader` decodes and computes flow in a process
+of its own while this one trains on the last batch: if nothing waits, a clip takes the longer of the two, not the sum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from benchmarks.papers.document import markdown, spread
+from benchmarks.papers.extracting import catalog_of
+from benchmarks.papers.machine import apart
+from benchmarks.papers.study import Options, Part, Steps, Values
+from essp_common.catalog.file import read_catalog
+from essp_common.wiring import Stores
+from essp_engine.features import registry
+from essp_engine.learning.networks import network
+
+SIZE, CROP, LENGTH = 256, 224, 10
+METHODS = ("dis", "farneback", "tvl1")
+NETWORK = "resnet152"
+PAPER = {"decode and flow": 40.0, "convolution": 1.0}
+"""Milliseconds: one CPU core, and one Titan X."""
+_BATCH = 4
+
+
+def _video(catalog: Path) -> Path:
+    rows = read_catalog(*Stores(("file:///",)).resolve(f"file://{catalog}")).view("train").rows
+    return Path(rows[0].uri.removeprefix("file://"))
+
+
+def _timed(work: Callable[[], int]) -> float:
+    """Milliseconds of processor time for each of the things that `work` says it has done."""
+    began_s = time.process_time()
+    done = work()
+    return round(1e3 * (time.process_time() - began_s) / done, 4)
+
+
+def decoding(catalog: Path, quick: bool) -> dict[str, float]:
+    """Decoding alone, by one thread; and with scaling to RGB of 256x256."""
+    import av
+
+    path = str(_video(catalog))
+
+    def decode(scaled: bool) -> int:
+        count = 0
+        with av.open(path) as container:
+            container.streams.video[0].thread_count = 1
+            for frame in container.decode(video=0):
+                if scaled:
+                    frame.to_ndarray(width=SIZE, height=SIZE, format="rgb24")
+                count += 1
+        return count
+
+    decode(True)
+    return {"decode": _timed(partial(decode, False)), "decode_rgb": _timed(partial(decode, True))}
+
+
+def flow(catalog: Path, method: str, quick: bool) -> dict[str, float]:
+    """One field of flow, of frames of 256x256; the mean over a stack."""
+    import essp
+
+    extractor = registry.create("flow", {"method": method, "length": LENGTH})
+    extractor.setup()
+    frames = essp.decode(_video(catalog), frames=LENGTH + 1, size=(SIZE, SIZE))
+    if method != "tvl1":
+        extractor.extract(frames)
+    stacks = 1 if quick or method == "tvl1" else 10
+
+    def extract() -> int:
+        for _ in range(stacks):
+            extractor.extract(frames)
+        return stacks * LENGTH
+
+    return {"field": _timed(extract)}
+
+
+def convolution(quick: bool) -> dict[str, float]:
+    """ResNet152 on pictures of 224x224, in one thread: forward as in testing, and a whole step of training."""
+    torch.set_num_threads(1)
+    model, _ = _model()
+    pictures = torch.rand(_BATCH, 3, CROP, CROP)
+
+    def forward() -> int:
+        with torch.inference_mode():
+            model.eval()(pictures)
+        return len(pictures)
+
+    def step() -> int:
+        model.train()(pictures).sum().backward()
+        return len(pictures)
+
+    if not quick:
+        forward()
+    return {"forward": _timed(forward), "step": 0.0 if quick else _timed(step)}
+
+
+def _model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = network(NETWORK).make()
+    return model, torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
+
+
+def overlapped(catalog: Path, what: str, quick: bool) -> dict[str, float]:
+    """Milliseconds by the clock for a clip: `data` (ten fields and the frames under them), `network` (one step on its
+    middle frame), or both at once."""
+    import essp
+
+    torch.set_num_threads(1)
+    model, optimizer = _model()
+    batches = 1 if quick else 6
+    blank = torch.zeros(_BATCH, CROP, CROP, 3, dtype=torch.uint8)
+
+    def learn(pictures: torch.Tensor) -> None:
+        loss = model((pictures.permute(0, 3, 1, 2).float() - 128) / 64).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    if what != "data":
+        learn(blank)
+    if what == "network":
+        began_s = time.perf_counter()
+        for _ in range(batches):
+            learn(blank)
+        return {"clip": 1e3 * (time.perf_counter() - began_s) / (batches * _BATCH)}
+    sampling = essp.Sampling(clips_per_epoch=(batches + 2) * _BATCH)
+    with essp.Loader(
+        catalog,
+        clip=essp.Clip(frames=LENGTH + 1, size=SIZE),
+        feature="flow",
+        params={"length": LENGTH},
+        batch_size=_BATCH,
+        validation_fraction=0.0,
+        sampling=sampling,
+        limits=essp.Limits(epochs=1, decoders=1, memory="32MiB"),
+    ) as loader:
+        began_s, clips = 0.0, 0
+        for number, batch in enumerate(loader):
+            if number == 1:  # the first ones include the start
+                began_s = time.perf_counter()
+            clips += len(batch) if number > 1 else 0
+            if what == "both":
+                learn(blank)
+    return {"clip": 1e3 * (time.perf_counter() - began_s) / max(1, clips)}
+
+
+def _steps(options: Options) -> Steps:
+    catalog = catalog_of("made", options)
+    for number in range(options.rounds):
+        yield f"decode.{number}", partial(apart, decoding, catalog, options.quick)
+        for method in METHODS:
+            if not (options.quick and method == "tvl1"):
+                yield f"flow.{method}.{number}", partial(apart, flow, catalog, method, options.quick)
+        yield f"network.{number}", partial(apart, convolution, options.quick)
+        for what in ("data", "network", "both"):
+            yield f"overlapped.{what}.{number}", partial(apart, overlapped, catalog, what, options.quick)
+
+
+def figures(values: Values) -> dict[str, list[float]]:
+    """The milliseconds of each operation, round by round."""
+    found: dict[str, list[float]] = {}
+    for key, value in values.items():
+        name = key.rpartition(".")[0]
+        for figure, milliseconds in value.items():
+            found.setdefault(f"{name}.{figure}", []).append(milliseconds)
+    return found
+
+
+def _table(values: Values) -> str:
+    found = figures(values)
+    shown = {
+        "decode.decode": "decoding, MPEG-4 of 320x240",
+        "decode.decode_rgb": "decoding, and scaling to RGB of 256x256",
+        "flow.dis.field": "flow of two frames of 256x256, DIS (ESSP's default)",
+        "flow.farneback.field": "the same, Farneback",
+        "flow.tvl1.field": "the same, TV-L1",
+        "network.forward": f"{NETWORK}, forward, one picture",
+        "network.step": f"{NETWORK}, forward and backward, one picture",
+    }
+    rows = [[title, f"{spread(found[key])} ms", ""] for key, title in shown.items() if key in found]
+    both = [("decode.decode_rgb", "flow.dis.field"), ("decode.decode_rgb", "flow.tvl1.field")]
+    for pair, method in zip(both, ("DIS", "TV-L1"), strict=True):
+        if all(key in found for key in pair):
+            total = [sum(times) for times in zip(*(found[key] for key in pair), strict=False)]
+            rows.append([f"**decode and optical flow**, {method}", f"**{spread(total)} ms**", "40 ms, one core"])
+    rows.append(["**convolution**", "see above, one core", "1 ms, Titan X"])
+    text = markdown(["operation on one frame", "here, CPU time of one core", "the paper, Table 4"], rows)
+    waits = {what: found.get(f"overlapped.{what}.clip") for what in ("data", "network", "both")}
+    if all(waits.values()):
+        names = {"data": "decoding and flow alone", "network": "one step on one frame alone", "both": "at once"}
+        clips = [[names[what], f"{spread(times)} ms"] for what, times in waits.items() if times]
+        text += "\n\n" + markdown(["a clip of ten fields, by the clock", ""], clips)
+    return text
+
+
+def _draw(values: Values) -> Figure | None:
+    found = figures(values)
+    bars: dict[str, float] = {
+        "paper: decode and flow": PAPER["decode and flow"],
+        "paper: convolution (GPU)": PAPER["convolution"],
+    }
+    for name, key in (
+        ("decode", "decode.decode"),
+        ("decode to RGB", "decode.decode_rgb"),
+        ("flow, DIS", "flow.dis.field"),
+        ("flow, Farneback", "flow.farneback.field"),
+        ("flow, TV-L1", "flow.tvl1.field"),
+        (f"{NETWORK}, forward (CPU)", "network.forward"),
+        (f"{NETWORK}, step (CPU)", "network.step"),
+    ):
+        if key in found:
+            bars[name] = float(np.median(found[key]))
+    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+    axes: Any = figure.subplots()
+    colours = ["#c8553d" if name.startswith("paper") else "#2a7f62" for name in bars]
+    axes.barh(list(bars), list(bars.values()), color=colours)
+    axes.bar_label(axes.containers[0], [f" {value:.3g}" for value in bars.values()])
+    axes.set_xscale("log")
+    axes.set_xlabel("ms for one frame")
+    axes.invert_yaxis()
+    return figure
+
+
+PART = Part("per_frame", "milliseconds of each operation on one frame, here and in the paper's Table 4",
+            _steps, _table, _draw, quiet=True)  # fmt: skip

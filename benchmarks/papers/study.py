@@ -1,0 +1,97 @@
+"""A paper's experiments as parts, and a part as steps: what is measured is kept step by step, in a file for each part.
+
+A step is a name and a function that returns JSON. `run` makes those that the file does not have, and writes the file
+after each, so that a kill loses one step. A file holds what was asked (options that change the numbers), on which
+machine, and for each step its value, when it was made, how long it took, and the load average before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.papers.machine import load, machine
+
+Json = Any
+Steps = Iterator[tuple[str, Callable[[], Json]]]
+Values = Mapping[str, Json]
+"""Step -> its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is asked for."""
+
+    work: Path
+    """Where videos and other large files are kept from one run to the next."""
+    videos: Path | None = None
+    """A folder of real videos, a folder for each class; None: parts that need one are left out."""
+    rounds: int = 3
+    quick: bool = False
+    """Small numbers that mean nothing: to see that everything runs."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment."""
+
+    name: str
+    about: str
+    """One line for `--help`."""
+    steps: Callable[[Options], Steps]
+    table: Callable[[Values], str]
+    """As Markdown, of the steps that there are."""
+    draw: Callable[[Values], Figure | None] = lambda _: None
+    quiet: bool = False
+    """Its figures are of the clock, so that other work on the machine spoils them."""
+    uses: tuple[str, ...] = ("rounds",)
+    """The options that change its numbers."""
+    needs_videos: bool = False
+
+
+def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
+    """Make the steps that the file lacks; without `resume`, all of them. Returns the value of each step.
+
+    Raises `ValueError` if the file is of another machine, or was asked for otherwise.
+    """
+    held: dict[str, Any] = {"part": part.name, "machine": machine(), "asked": _asked(part, options), "steps": {}}
+    if resume and path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        differing = [name for name in ("machine", "asked") if before[name] != held[name]]
+        if differing:
+            raise ValueError(f"{path} was made otherwise ({', '.join(differing)}); leave --resume out")
+        held = before
+    for name, make in part.steps(options):
+        if name in held["steps"]:
+            continue
+        print(f"# {part.name}: {name}", file=sys.stderr, flush=True)
+        began_s, before_load = time.perf_counter(), load()
+        value = make()
+        held["steps"][name] = {
+            "value": value,
+            "seconds": round(time.perf_counter() - began_s, 1),
+            "load": [before_load, load()],
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)  # a kill leaves the file of before
+    return values_of(held)
+
+
+def _asked(part: Part, options: Options) -> dict[str, Any]:
+    given = asdict(options) | {"videos": None if options.videos is None else options.videos.name}
+    return {name: given[name] for name in ("quick", *part.uses)}
+
+
+def values_of(document: Mapping[str, Any]) -> Values:
+    """Step -> its value."""
+    return {name: step["value"] for name, step in document["steps"].items()}
