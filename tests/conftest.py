@@ -26,7 +26,8 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.harness import shared
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
-from tests.harness.reports import EveryFailureReported
+from tests.harness.log_capture import LoggersLookedAtOnce
+from tests.harness.reports import EveryFailureReported, PassesReportedInShort
 from tests.harness.skips import SkipsRefused
 from tests.lanes import FAST, LANES, Lane
 
@@ -68,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
+    config.pluginmanager.register(PassesReportedInShort())
+    config.pluginmanager.register(LoggersLookedAtOnce())
     config.pluginmanager.register(shared.Shared())
     config.pluginmanager.register(Lane(lane))
     if config.getoption("--refuse-skips"):
@@ -130,7 +133,8 @@ def logging_as_it_was() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    if root.level != level:  # it would have all loggers look anew whether they are enabled
+        root.setLevel(level)
 
 
 @pytest.fixture

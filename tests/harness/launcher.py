@@ -85,8 +85,10 @@ _MODULES = (
     "hiredis",
     "httpx",
     "numpy.ma",
+    "pandas",  # pyarrow loads it with the first column of a catalog
     "pydantic.v1",
     "redis.cluster",
+    "scipy.optimize",
     "typer._adapters",
     "uvicorn.loops.asyncio",
 )
