@@ -12,13 +12,11 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +28,8 @@ from tests.harness.apache_kafka import VARIABLE
 from tests.harness.brokers import kafka_broker
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
-from tests.harness.reports import EveryFailureReported
+from tests.harness.log_capture import LoggersLookedAtOnce
+from tests.harness.reports import EveryFailureReported, PassesReportedInShort
 from tests.harness.skips import SkipsRefused
 from tests.lanes import FAST, LANES, Lane
 
@@ -76,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("set KUBECONFIG to the file of a cluster in which tests may make namespaces")
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
+    config.pluginmanager.register(PassesReportedInShort())
+    config.pluginmanager.register(LoggersLookedAtOnce())
     config.pluginmanager.register(shared.Shared())
     config.pluginmanager.register(Lane(lane))
     if config.getoption("--refuse-skips"):
@@ -138,7 +139,8 @@ def logging_as_it_was() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    if root.level != level:  # it would have all loggers look anew whether they are enabled
+        root.setLevel(level)
 
 
 @pytest.fixture
@@ -225,39 +227,21 @@ def unused_port() -> Iterator[int]:
         yield int(reserved.getsockname()[1])
 
 
-_FORKED = {"essp_engine.decoding.probing": "probe"}
-"""The modules whose child processes are forked from one that has loaded what they import, and of which kind it is."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def forked_children() -> Iterator[None]:
-    """What reads the facts of videos for catalogs is forked: nearly each test of a job needs one."""
-    from essp_common.runtime import child_process
+    """Child processes of ESSP are forked from one that has loaded what they import: many a test needs some."""
     from tests.harness import launcher
 
-    def popen(command: Sequence[str], **options: Any) -> launcher.Forked | subprocess.Popen[bytes]:
-        kind = _FORKED.get(command[command.index("-m") + 1])
-        if kind is None:
-            return subprocess.Popen(command, **options)
-        return launcher.start_child(kind, options["pass_fds"], options["env"])
-
-    stand_in = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_process, "subprocess", stand_in)
+    with launcher.forks_children():
         yield
 
 
 @pytest.fixture
-def started_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of this test are started by their command."""
-    monkeypatch.delitem(_FORKED, "essp_engine.decoding.probing")
+def started_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this test, and of what it starts, are started by their commands."""
+    from tests.harness import launcher
 
-
-@pytest.fixture
-def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The children of this test's decoders are forked, too, which would take half a second of each to start. That they
-    start by their command is shown where they are tested themselves."""
-    monkeypatch.setitem(_FORKED, "essp_engine.decoding.child", "child")
+    monkeypatch.setenv(launcher.STARTED, "1")
 
 
 @pytest.fixture

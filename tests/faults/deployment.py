@@ -150,7 +150,7 @@ class Deployment:
     def gone(self, process: Process, status: int | None = None) -> None:
         """Wait until a process and all that it started have ended (with this status), and forget it."""
         self.until("it has ended", lambda: process.popen.poll() is not None or None)
-        self.until("what it had started has ended", lambda: not members(process.popen.pid) or None)
+        self.until("what it had started has ended", lambda: not process.members() or None)
         self.processes.remove(process)
         assert status is None or process.popen.returncode == status, process.story()
 
@@ -381,19 +381,6 @@ def until(what: str, look: Callable[[], T | None], story: Callable[[], str] = st
     while (found := look()) is None:
         assert time.monotonic() < deadline, f"not within {LONGEST_S:g} s: {what}\n\n{story()}"
         pause.wait(0.05)
-    return found
-
-
-def members(session: int) -> list[int]:
-    """The processes of a session: whoever began it, and all that it started, in whatever group."""
-    found = []
-    for facts in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, of = facts.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue  # it has just ended
-        if int(of) == session and state != "Z":
-            found.append(int(facts.parent.name))
     return found
 
 

@@ -21,11 +21,6 @@ from essp_engine.planning.plan import uniform
 from tests.harness.journeys import JobOptions, job_text, make_videos
 
 
-@pytest.fixture(autouse=True)
-def decoders(forked_decoders: None) -> None:
-    """Each job here starts some."""
-
-
 @pytest.fixture(scope="session")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the small set."""

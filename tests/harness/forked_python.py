@@ -22,7 +22,7 @@ def main() -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as preloaded:
         preloaded.connect(os.path.join(folder, kind))
         read, write = os.pipe()
-        request = json.dumps(["", arguments, dict(os.environ)])
+        request = json.dumps(["", arguments, dict(os.environ), 0])
         signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         socket.send_fds(preloaded, [request.encode()], [write, os.open(".", os.O_RDONLY), 0, 1, 2])
         os.close(write)

@@ -5,6 +5,7 @@ bound, a worker that takes messages meant for others. The check compares what th
 up with what it holds after the test is torn down. What a fixture of a wider scope opened (the session's servers) is
 excused: it lives longer than one test by design. What libraries keep for the life of the process is excused by name.
 
+What is open after one test is what is open before the next, and is looked at once for both: it takes a millisecond.
 A thread or a process that is about to end gets `GRACE_S`; the check waits for its end, not for a time. Objects that
 only the garbage collector would close are collected first: files and sockets among them warn, and fail the test so.
 Temporary files lie in a folder of this process alone, as other tests run beside it; children inherit it.
@@ -128,6 +129,8 @@ class LeakCheck:
     """Those of them that have threads or sockets in this process now, with their names."""
     before: Holdings = field(default_factory=Holdings)
     """What was open before this test, or before the first of those that shared such fixtures."""
+    after: Holdings | None = None
+    """What was open after the last test, if it was looked at and nothing has run since."""
     failed: bool = False
     """This test has, or one of those."""
     folder: str = ""
@@ -165,7 +168,8 @@ class LeakCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None]:
         if not self.shared:
-            self.failed, self.before = False, Holdings.now()
+            self.failed, self.before = False, self.after or Holdings.now()
+        self.after = None
         yield
 
     @pytest.hookimpl(wrapper=True)
@@ -178,8 +182,11 @@ class LeakCheck:
     def pytest_runtest_teardown(self, item: pytest.Function) -> Generator[None]:
         sharing = ", ".join(self.shared.values())
         yield
-        excused = self.before | self.excused
-        if self.shared or not held_beyond(excused):
+        if self.shared:
+            return
+        excused, now = self.before | self.excused, Holdings.now()
+        if not _beyond(excused, now):
+            self.after = now
             return
         item.funcargs.clear()  # which pytest itself does a moment later: they are no longer in use
         left = left_behind(excused)
@@ -232,7 +239,11 @@ def end(children: Iterable[int]) -> None:
 
 def held_beyond(excused: Holdings) -> Holdings:
     """What this process holds beyond `excused` and what libraries keep."""
-    found = Holdings.now().without(excused)
+    return _beyond(excused, Holdings.now())
+
+
+def _beyond(excused: Holdings, now: Holdings) -> Holdings:
+    found = now.without(excused)
     for kept in _lasting:
         found = found.without(kept)
     tracker = resource_tracker._resource_tracker  # multiprocessing's: one child for the life of the process

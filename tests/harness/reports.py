@@ -53,6 +53,15 @@ class EveryFailureReported:
             reporter.write_line("\n".join(self._last_words))
 
 
+class PassesReportedInShort:
+    """A plugin of the workers: of what passed, nobody reads logs and marks, unless asked for, so they are not sent."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_to_serializable(self, config: pytest.Config, report: object) -> None:
+        if isinstance(report, pytest.TestReport) and report.passed and not {"A", "P"} & {*config.option.reportchars}:
+            report.sections, report.keywords = [], {}
+
+
 def sendable(data: Any) -> Any:
     """The same, with an escape for each character that cannot be encoded, and a text for what cannot be sent."""
     if isinstance(data, str):

@@ -1,9 +1,9 @@
 """What all test workers of a run share, since it takes seconds to load: an S3 server, and processes that fork others.
 
 The controller of pytest-xdist starts both before its workers, and passes their addresses in the environment. The S3
-server starts while the workers collect their tests; the preloaded processes import their modules at the first request
-(`launcher.py`). The workers themselves are forked from one of them. Without workers (`pytest PATH`), a test process
-starts what it needs.
+server starts while the tests are loaded; the preloaded processes import their modules at the first request
+(`launcher.py`). The workers themselves are forked from one of them, which has loaded the tests. Without workers
+(`pytest PATH`), a test process starts what it needs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class Shared:
         self._resources = ExitStack()
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_setupnodes(self, specs: list[XSpec]) -> None:
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[XSpec]) -> None:
         """Before the first worker is started."""
         folder = Path(self._resources.enter_context(TemporaryDirectory(prefix="essp-shared-")))
-        self._resources.enter_context(launcher.for_all_workers(folder))
+        lane = config.getoption("--lane")
+        tests = [*config.args, *([f"--lane={lane}"] if lane else [])]
+        self._resources.enter_context(launcher.for_all_workers(folder, tests))
         for spec in specs:
             spec.python = shlex.join(launcher.forked_python(folder, "worker"))
         port = os.environ[S3_PORT] = str(free_port())

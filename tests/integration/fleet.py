@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -62,7 +62,7 @@ class Process:
 
     def members(self) -> list[int]:
         """It and all that it started, as far as they are there: a session is left by nobody by accident."""
-        return [pid for pid, session in _sessions() if session == self.popen.pid]
+        return launcher.members(self.popen.pid)
 
     def signal_group(self, number: int) -> bool:
         """Signal it and all that it started; False when there is nothing of it left. Signal 0 only asks."""
@@ -234,16 +234,6 @@ def fast(environment: Mapping[str, str]) -> bool:
     """Whether a process needs no interpreter of its own: nothing is there that one runs when it starts."""
     folders = environment.get("PYTHONPATH", "").split(os.pathsep)
     return not any(Path(folder, "sitecustomize.py").exists() for folder in filter(None, folders))
-
-
-def _sessions() -> Iterator[tuple[int, int]]:
-    """Process and session of everything that runs here, but for what has ended and was not waited for."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-                if state != "Z":
-                    yield int(folder.name), int(session)
 
 
 def _address(log: Path) -> str | None:

@@ -22,7 +22,7 @@ from tests.harness.loops import loader
 from tests.harness.refused import refused
 from tests.harness.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
+pytestmark = pytest.mark.integration
 
 EPOCHS, CLIPS = 6, 40
 

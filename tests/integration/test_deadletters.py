@@ -25,7 +25,7 @@ from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
+pytestmark = pytest.mark.integration
 
 
 def essp(*arguments: str) -> str:

@@ -17,7 +17,7 @@ from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
+pytestmark = pytest.mark.integration
 
 _FILE_BYTES = 300_000
 

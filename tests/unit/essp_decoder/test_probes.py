@@ -19,7 +19,7 @@ from essp_engine.decoding.probe_answers import Answer, request
 from essp_engine.decoding.probing import ProbeOptions, Prober
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("started_probes")]
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("started_children")]
 
 RECORD = Record(topics.SEEDS, 0, 0, b"", b"")
 OPTIONS = ProbeOptions(sums=True)

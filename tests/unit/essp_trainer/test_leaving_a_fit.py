@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.errors import PermanentError
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.runtime import child_process
 from essp_common.runtime.child_process import ChildProcess
 from essp_engine.encoders.fitting import Tell
 from essp_trainer.model import fits
@@ -170,14 +170,14 @@ class Children:
     """The child processes of fits, which all fits have from now on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.started: list[subprocess.Popen[bytes]] = []
-        popen = subprocess.Popen
+        self.started: list[Any] = []
+        popen = child_process.subprocess.Popen
 
-        def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        def start(*args: Any, **options: Any) -> Any:
             self.started.append(popen(*args, **options))
             return self.started[-1]
 
-        monkeypatch.setattr(subprocess, "Popen", start)
+        monkeypatch.setattr(child_process.subprocess, "Popen", start)
         monkeypatch.setattr(fits, "_WORTH", 0)
         monkeypatch.setattr(fits, "_LOOK_S", 0.01)
 
@@ -248,6 +248,7 @@ def test_what_a_child_raises_is_raised(children: Children) -> None:
         fitted("encoder", 1, lambda *_: None, {}, kind="vlad", pca=5, centres=2)
 
 
+@pytest.mark.usefixtures("started_children")
 def test_a_child_ends_with_its_parent_in_the_middle_of_a_step(children: Children) -> None:
     child, long = ChildProcess(fits._MODULE, "fits"), long_step()
     child.channel.send(pickle.dumps(Request(long.pop("fit"), long.pop("arrays"), long)))

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,6 +28,7 @@ from essp_common.tensors.packed import EXACT, Packing, unpack
 from essp_trainer.checkpoints import packing_child, packing_process
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_packing import PackingThread, StatePacking
+from tests.harness import launcher
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
 
@@ -178,6 +178,7 @@ def test_what_is_packed_is_the_whole_copy(
     assert unpack(store.get(f"1/{MODEL}"))["bias"].tolist() == state(1)[MODEL]["bias"].tolist()
 
 
+@pytest.mark.usefixtures("started_children")
 def test_a_child_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(PackingProcess(CheckpointSpec())) as packing:
         save(packing, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
@@ -188,7 +189,7 @@ def test_a_child_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("lacking", ["os.memfd_create", "subprocess.Popen"])
+@pytest.mark.parametrize("lacking", ["os.memfd_create", "essp_common.runtime.child_process.subprocess.Popen"])
 def test_what_it_takes_to_begin_may_be_lacking_for_a_while(
     tmp_path: Path, child: PackingProcess, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
@@ -236,8 +237,8 @@ packing.data(CheckpointName(1, 1), {"model.tensors": EXACT}, False)(DirectorySto
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     """In the middle of a request, too: here it hangs in one."""
-    environment = os.environ | {failpoints.VARIABLE: "checkpoint.packed:1:hang"}
-    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    environment = os.environ | {failpoints.VARIABLE: "checkpoint.packed:1:hang", launcher.STARTED: "1"}
+    command = [*launcher.python(), "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None

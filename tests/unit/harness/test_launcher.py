@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 from tests.harness import launcher
 with open(os.devnull, "wb") as nothing:
-    started = launcher.start_child("probe", [], {})  # has no connection, and so an error
+    started = launcher.start_child("essp_engine.decoding.probing", [], {})  # has no connection, and so an error
 print(os.getpid(), started.pid, started.wait())
 """
 

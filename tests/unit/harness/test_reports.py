@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from execnet.gateway_base import dumps
 
-from tests.harness.reports import EveryFailureReported, sendable
+from tests.harness.reports import EveryFailureReported, PassesReportedInShort, sendable
 
 
 def test_only_what_cannot_be_sent_is_changed() -> None:
@@ -35,3 +35,11 @@ def test_a_failure_that_cannot_be_formatted_is_one() -> None:
     assert report.failed
     assert "what the test says" in report.longreprtext
     assert "what the format says" in report.longreprtext
+
+
+@pytest.mark.parametrize(("outcome", "asked", "kept"), [("passed", "a", 0), ("passed", "P", 1), ("failed", "a", 1)])
+def test_the_logs_of_what_passed_are_sent_if_they_are_asked_for(outcome: Any, asked: str, kept: int) -> None:
+    report = pytest.TestReport("a.py::test", ("a.py", 1, "test"), {}, outcome, None, "call", [("log", "text")])
+    config: Any = SimpleNamespace(option=SimpleNamespace(reportchars=asked))
+    PassesReportedInShort().pytest_report_to_serializable(config, report)
+    assert len(report.sections) == kept

@@ -490,7 +490,7 @@ def test_what_was_cut_off_is_used_if_asked(tmp_path: Path) -> None:
 # Quick builds, and builds that add to a catalog
 
 
-@pytest.mark.usefixtures("started_probes")
+@pytest.mark.usefixtures("started_children")
 def test_a_quick_build_says_what_it_did_not_prove_and_the_next_build_proves_it(tmp_path: Path) -> None:
     source = tmp_path / "videos"
     (source / "a").mkdir(parents=True)

@@ -18,7 +18,7 @@ from essp_engine.decoding.settings import DecodingSettings
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.usefixtures("started_probes"),
+    pytest.mark.usefixtures("started_children"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="nothing shows a process's environment"),
 ]
 

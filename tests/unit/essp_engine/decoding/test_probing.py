@@ -78,7 +78,7 @@ def test_facts_hold_checksums_of_what_was_read(video: str, monkeypatch: pytest.M
 
 
 @pytest.mark.processes
-@pytest.mark.usefixtures("started_probes")
+@pytest.mark.usefixtures("started_children")
 def test_children_end_with_the_interpreter_too(tmp_path: Path) -> None:
     """It may have freed the connection before what holds it is left."""
     file = f"file://{tmp_path / 'none.mp4'}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +16,7 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.pb.v1.messages_pb2 import (
     Seed,
 )
+from essp_common.runtime import child_process
 from essp_common.runtime.shared_slots import SharedMemory
 from essp_common.wiring import open_store
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions, _ChildLost
@@ -28,6 +28,7 @@ from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.usefixtures("started_children")
 def test_nothing_that_lies_where_it_is_started_is_run(
     options: SandboxOptions, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_more_memory_than_allowed_is_refused(options: SandboxOptions, folder: Pa
         assert kinds(sandbox.decode(unit(folder, "a.mp4", 2))) == ["limit"]
 
 
+@pytest.mark.usefixtures("started_children")
 def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
     options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +232,7 @@ def test_nor_is_one_for_which_the_machine_has_no_room(
 
     with closing(Sandbox(options)) as sandbox:
         with monkeypatch.context() as full:
-            full.setattr(subprocess, "Popen", popen)
+            full.setattr(child_process.subprocess, "Popen", popen)
             for _ in range(3):
                 with pytest.raises(Unavailable, match="cannot be started: Resource temporarily unavailable"):
                     sandbox.decode(unit(folder, "a.mp4", 2))

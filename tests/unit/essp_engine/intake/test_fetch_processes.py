@@ -71,6 +71,7 @@ def stored(url: str, indices: list[int]) -> list[Stored]:
     return found
 
 
+@pytest.mark.usefixtures("started_children")
 def test_what_children_make_is_what_this_process_would(url: str) -> None:
     clips = stored(url, list(range(12)))
     with closing(FetchProcesses(Work(partial(opened, url), READ, numbered), 1)) as processes:
