@@ -42,7 +42,7 @@ _JOB_NAME = """The job's name, by which `essp job` and the REST API know it. Def
 _OUTPUT = "It has to be a URI of a store that the installation knows, such as s3://results/run1."
 
 _CONDITION = """Ready: the job does what this VideoJob says. Progressing: clips are on their way. Degraded: something
-keeps it from going on as it should, and the message says what. Complete: it is done."""
+keeps it from progress as intended, and the message says what. Complete: it is done."""
 _STATUS = {
     "observedGeneration": ("integer", "The generation of the VideoJob that this status is about."),
     "acceptedGeneration": ("integer", "The generation of the VideoJob whose fields the job has."),

@@ -14,8 +14,8 @@
     holds it                    ended                           RELEASE
     anything else                                               SHOW
 
-A job that has ended is started again when its VideoJob changes, and not otherwise: whoever stops it by the REST API, or
-finds that it has failed, does not see it come back.
+A job that has ended is started again when its VideoJob changes, and not otherwise: one that was stopped by a request,
+or has failed, does not come back by itself.
 """
 
 from __future__ import annotations

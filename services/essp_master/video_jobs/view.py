@@ -1,8 +1,8 @@
-"""The status of a job as that of its VideoJob. Pure.
+"""The status of a VideoJob, from the status of its job. Pure.
 
 Conditions have the usual meanings: `Ready`: the job does what the VideoJob says (it runs, pauses as asked, or is
-complete). `Progressing`: clips are on their way, or soon will be. `Degraded`: something keeps it from going on as it
-should. `Complete`: it is done; `kubectl wait --for=condition=Complete` waits for it.
+complete). `Progressing`: clips are on their way, or soon will be. `Degraded`: something keeps it from progress as
+intended. `Complete`: it is done; `kubectl wait --for=condition=Complete` waits for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trouble:
     """What keeps a job from being as its VideoJob says."""
 
     reason: str
-    """One word, as conditions have it: `Invalid`, `NameTaken`, `Unavailable`."""
+    """One word for a condition: `Invalid`, `NameTaken`, `Unavailable`."""
     words: str
 
 
@@ -47,7 +47,7 @@ def status_of(
     found: VideoJob, job: JobStatus | None, phase: str, now: datetime, trouble: Trouble | None = None, words: str = ""
 ) -> Body:
     """Return the status of a VideoJob. `job`: the status of its job, if there is one. `trouble`: what keeps the job
-    from going on, or from being as the VideoJob says. `words`: why it is in this phase, if the job does not say so."""
+    from progress, or from being as the VideoJob says. `words`: why it is in this phase, if the job does not say so."""
     message = words or (trouble.words if trouble else "") or (_why(job) if job else "")
     if trouble is None and job is not None and job.state is JobState.FAILED:
         trouble = Trouble("Failed", job.reason)
@@ -89,7 +89,7 @@ def changes_worth_an_event(before: Mapping[str, Any], after: Mapping[str, Any]) 
     if degraded and degraded != was and phase not in ("Failed", REFUSED):
         found.append(("Warning", degraded[0], degraded[1]))
     if was and not degraded and phase == "Running" and before.get("phase") == "Running":
-        found.append(("Normal", "Recovered", "it goes on as it should"))
+        found.append(("Normal", "Recovered", "nothing holds it up any more"))
     return found
 
 
