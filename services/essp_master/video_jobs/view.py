@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from essp_common.job.status import HeadlineStatus, JobState, JobStatus
+from essp_common.quantities import percent
 from essp_master.status.headline import headline
 from essp_master.video_jobs.resource import Body, VideoJob
 
@@ -143,7 +144,7 @@ def _figures(job: JobStatus) -> Body:
         figures |= {"bottleneck": job.bottleneck.words} if job.bottleneck else {}
     if (best := headline(job.trainers, job.result.metrics if job.result else {})) is not None:
         figures["score"] = f"{_value(best)} of {best.of} on {best.split}"
-        figures |= {"top1": f"{best.value:.1%}".replace("%", " %")} if best.figure == "top1" else {}
+        figures |= {"top1": percent(best.value)} if best.figure == "top1" else {}
     if job.result is not None:
         figures["model"] = job.result.uri.removesuffix("/manifest.json")
     if job.ended is not None:
@@ -152,7 +153,7 @@ def _figures(job: JobStatus) -> Body:
 
 
 def _value(best: HeadlineStatus) -> str:
-    return f"top-1 {best.value:.1%}".replace("%", " %") if best.figure == "top1" else f"{best.figure} {best.value:.3f}"
+    return f"top-1 {percent(best.value)}" if best.figure == "top1" else f"{best.figure} {best.value:.3f}"
 
 
 def _why(job: JobStatus) -> str:
