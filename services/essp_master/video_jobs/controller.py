@@ -169,7 +169,7 @@ class VideoJobs:
         self._claims.follow(present)
         uids = {found.metadata.uid for found in present}
         for notes in (self._refused, self._leaving, self._written):
-            for uid in [uid for uid in notes if uid not in uids]:
+            for uid in [uid for uid in list(notes) if uid not in uids]:
                 notes.pop(uid)  # in place: others are noted meanwhile
         if self._mirrors:
             self._mirror()
@@ -260,8 +260,6 @@ class VideoJobs:
         refused = self._refused.get(uid)
         if refused and refused[0] == found.metadata.generation and self._clock() < refused[1] + _AGAIN_S:
             return self._refuse(found, refused[2], again=False)
-        if found.status.get("phase") != PENDING and not refused:
-            found = self._show(found, phase=PENDING, words="its settings and its videos are being checked") or found
         try:
             wanted, before = found.wanted, self._former(found)
             spec = wanted if before is None else as_started(wanted, before)
@@ -269,6 +267,8 @@ class VideoJobs:
                 raise Conflict("the job is complete, so nothing is left to change but epochs and trainers, to more")
             if self._jobs.team_of(name) not in (None, self._asked.team):
                 raise Conflict(f"name: {name} is taken; choose another name")
+            if found.status.get("phase") != PENDING and not refused:
+                found = self._show(found, phase=PENDING, words="its settings and its videos are being checked") or found
             checked = self._jobs.validate(spec, asked=self._asked)
         except (ConfigError, PermanentError) as error:
             return self._refuse(found, refusal(error))
@@ -308,10 +308,9 @@ class VideoJobs:
 
     def _change(self, found: VideoJob) -> None:
         """Give the job what the VideoJob says now."""
-        present = self._jobs.present(found.job)
-        fields = differing(present, found.wanted)
-        priority = fields.pop("priority", None)
         try:
+            fields = differing(self._jobs.present(found.job), found.wanted)
+            priority = fields.pop("priority", None)
             if fields:
                 self._jobs.change(found.job, fields)
             if priority is not None:

@@ -249,6 +249,29 @@ def test_an_edit_reaches_the_job_and_leaves_alone_what_it_does_not_give(bench: B
         assert bench.status()["observedGeneration"] == 3
         bench.edit(limits={"budget": "64KiB"})
         bench.until(lambda: bench.condition("Degraded") == ("False", "AsExpected"))
+        bench.edit(trainers={"more": {"stream": "none"}})
+        bench.until(lambda: "spec.trainers.more.stream" in bench.status()["message"])
+        bench.edit(trainers={"more": None, "diff": None})
+        bench.until(lambda: "spec.trainers.diff" in bench.status()["message"])
+        assert bench.master.present(NAME).trainers.keys() == {"rgb", "diff"}
+
+
+def test_a_complete_job_takes_no_edit_but_more_epochs(bench: Bench, adapters: Adapters) -> None:
+    fleet = Fleet(adapters, bench.job)
+    with bench.following():
+        bench.apply()
+        bench.until_accepted()
+        run_to_rest(bench.master, fleet)
+        fleet.finish()
+        bench.master.step(0)
+        bench.until_phase("Completed")
+        bench.edit(trainers={"rgb": {"optimizer": {"lr": 0.5}}})
+        bench.until(lambda: bench.condition("Degraded") == ("True", "ChangeRefused"))
+        assert bench.status()["phase"] == "Completed"
+        assert bench.events().count("Completed") == 1
+        bench.edit(epochs=3)
+        bench.until_phase("Running")
+    fleet.close()
 
 
 def test_a_job_that_has_ended_runs_again_when_its_video_job_changes_and_not_before(bench: Bench) -> None:
