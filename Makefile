@@ -108,7 +108,7 @@ check: setup  ## Style, types, layers, words of documents, generated code.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(GENERATED:%=unchanged-%)
 
 # That of REST calls is made from the file of `openapi`.
-REFERENCES := openapi rest_reference job_reference cli_reference chart_reference python_reference
+REFERENCES := openapi rest_reference job_reference cli_reference chart_reference python_reference video_job_crd
 # Side by side, since each loads much of ESSP.
 GENERATED := messages $(REFERENCES)
 unchanged-%:

@@ -42,7 +42,7 @@ _JOB_NAME = """The job's name, by which `essp job` and the REST API know it. Def
 _OUTPUT = "It has to be a URI of a store that the installation knows, such as s3://results/run1."
 
 _CONDITION = """Ready: the job does what this VideoJob says. Progressing: clips are on their way. Degraded: something
-keeps it from going on as it should, and the message says what. Complete: it is done."""
+keeps it from progress as intended, and the message says what. Complete: it is done."""
 _STATUS = {
     "observedGeneration": ("integer", "The generation of the VideoJob that this status is about."),
     "acceptedGeneration": ("integer", "The generation of the VideoJob whose fields the job has."),
@@ -174,14 +174,12 @@ def _rules(job: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     now, before = (f"(has({one}.spec.epochs) ? {one}.spec.epochs : {default})" for one in ("self", "oldSelf"))
     yield _rule("epochs", f"!({began}) || {now} >= {before}", "can only grow")
     same_stream = "self.spec.streams[name] == oldSelf.spec.streams[name]"
-    yield _rule("streams", f"!({began}) || {_kept('streams', same_stream)}", "can be added, but not changed or removed")
+    yield _rule("streams", f"!({began}) || {_kept('streams', same_stream)}", "can be added, but not changed")
     new, old = "self.spec.trainers[name]", "oldSelf.spec.trainers[name]"
     trainer = job["properties"]["trainers"]["additionalProperties"]["properties"]
     fixed = [field for field in trainer if field not in _CHANGES_OF_TRAINERS and _seen(trainer[field])]
     same_trainer = " && ".join(f"({_same(new, old, field)})" for field in fixed)
-    changes = (
-        f"can be added, but not removed, and of those that are there only {', '.join(_CHANGES_OF_TRAINERS)} can change"
-    )
+    changes = f"can be added, and of those that are there only {', '.join(_CHANGES_OF_TRAINERS)} can change"
     yield _rule("trainers", f"!({began}) || {_kept('trainers', same_trainer)}", changes)
 
 
@@ -190,9 +188,9 @@ def _same(one: str, other: str, field: str) -> str:
 
 
 def _kept(group: str, same: str) -> str:
-    """Everything that was in a mapping is still there, and the same."""
-    there = f"has(self.spec.{group}) && oldSelf.spec.{group}.all(name, name in self.spec.{group} && {same})"
-    return f"(!has(oldSelf.spec.{group}) || ({there}))"
+    """What is in a mapping as before is the same. What is gone may never have been accepted: the master knows."""
+    there = f"oldSelf.spec.{group}.all(name, !(name in self.spec.{group}) || ({same}))"
+    return f"(!has(oldSelf.spec.{group}) || !has(self.spec.{group}) || {there})"
 
 
 def _rule(field: str, rule: str, what: str) -> dict[str, str]:

@@ -187,7 +187,7 @@ def open_driver(
     settings: MasterSettings, worker_registry: WorkerRegistry, program: Sequence[str], claims: Claims | None = None
 ) -> PoolDriver:
     """Return the driver that the settings ask for; it starts and stops workers. `claims`: the VideoJobs, which own the
-    trainings of their jobs."""
+    training runs of their jobs."""
     match settings.pools:
         case "processes":
             return ProcessDriver(settings.pool_sizes, program)

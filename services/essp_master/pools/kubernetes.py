@@ -156,7 +156,7 @@ class KubernetesDriver:
         """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: the release whose
         pools these are; empty: all of the namespace. `owner`: the release's ConfigMap that owns all created objects;
         empty: they outlive the release. `pauses_s`: see `Informer`. `owner_of`: returns the VideoJob of a job, which
-        then owns its trainings instead."""
+        then owns its training runs instead."""
         # Not with their own types, in which every field of every object is optional.
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from essp_common.errors import ConfigError, Conflict
+from essp_common.field_paths import joined
+from essp_common.job.changes import leaves_of
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_master.pools.manifests import Owner
@@ -101,7 +103,13 @@ class Claims:
     def check_change(self, job: str, fields: Iterable[str]) -> None:
         """A field that the VideoJob gives is changed there."""
         found = self._claiming(job)
-        if found is not None and (claimed := sorted(stated(found.wanted) & set(fields))):
+        if found is None:
+            return
+        try:
+            given = stated(found.wanted)
+        except ConfigError:  # it was changed to something that is no job, and will be changed again
+            given = {joined(names) for names, _ in leaves_of(found.document)}
+        if claimed := sorted(given & set(fields)):
             raise Conflict(f"{_whose(found)}, which gives {', '.join(claimed)}; {_edit(found)}")
 
     def check_remove(self, job: str) -> None:

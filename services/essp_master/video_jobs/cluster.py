@@ -78,7 +78,7 @@ class VideoJobApi:
         return None
 
     def write_spec(self, found: VideoJob, spec: Body) -> VideoJob:
-        """Give it another specification, if nobody else has in the meantime."""
+        """Give it another specification, unless it has changed in the meantime."""
         gone = dict.fromkeys(found.spec.keys() - spec.keys())
         return self._patch(found, {"spec": {**gone, **spec}})
 

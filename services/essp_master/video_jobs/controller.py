@@ -1,6 +1,6 @@
 """The loop that brings VideoJobs and jobs together.
 
-VideoJobs are watched, and jobs looked at every two seconds. For each VideoJob `decision.py` says the next step, which
+VideoJobs are watched, and jobs are checked every two seconds. For each VideoJob `decision.py` says the next step, which
 is taken in one of a few threads, since the start of a job reads stores and may take long: one VideoJob waits for its
 own store alone. Steps are idempotent and start from what is there, so a master that dies in the middle of one has a
 successor that takes it again.
@@ -150,7 +150,7 @@ class VideoJobs:
                 except EsspError as error:  # which the informer has logged
                     log.debug("%s: %s", _WHERE, error)
                     self._claims.seen.set()  # what has no VideoJobs must not wait for them
-                except Exception as error:  # noqa: BLE001  of any kind: the others go on
+                except Exception as error:  # noqa: BLE001  of any kind: the others continue
                     unexpected(_WHERE, error)
         finally:
             self._informer.close()
@@ -169,7 +169,7 @@ class VideoJobs:
         self._claims.follow(present)
         uids = {found.metadata.uid for found in present}
         for notes in (self._refused, self._leaving, self._written):
-            for uid in [uid for uid in notes if uid not in uids]:
+            for uid in [uid for uid in list(notes) if uid not in uids]:
                 notes.pop(uid)  # in place: others are noted meanwhile
         if self._mirrors:
             self._mirror()
@@ -207,11 +207,11 @@ class VideoJobs:
     def _work(self, found: VideoJob) -> None:
         try:
             self.step(self._claims.newest(found))
-        except (TransientError, Conflict, NotFound) as error:  # somebody else was first, or something is away
+        except (TransientError, Conflict, NotFound) as error:  # another process was first, or a server is away
             log.info("VideoJob %s: %s; trying again", found.metadata.name, error)
         except EsspError as error:
             log.warning("VideoJob %s: %s; trying again", found.metadata.name, error)
-        except Exception as error:  # noqa: BLE001  of any kind: the others go on
+        except Exception as error:  # noqa: BLE001  of any kind: the others continue
             unexpected(_WHERE, error)
         finally:
             with self._lock:
@@ -260,8 +260,6 @@ class VideoJobs:
         refused = self._refused.get(uid)
         if refused and refused[0] == found.metadata.generation and self._clock() < refused[1] + _AGAIN_S:
             return self._refuse(found, refused[2], again=False)
-        if found.status.get("phase") != PENDING and not refused:
-            found = self._show(found, phase=PENDING, words="its settings and its videos are being checked") or found
         try:
             wanted, before = found.wanted, self._former(found)
             spec = wanted if before is None else as_started(wanted, before)
@@ -269,6 +267,8 @@ class VideoJobs:
                 raise Conflict("the job is complete, so nothing is left to change but epochs and trainers, to more")
             if self._jobs.team_of(name) not in (None, self._asked.team):
                 raise Conflict(f"name: {name} is taken; choose another name")
+            if found.status.get("phase") != PENDING and not refused:
+                found = self._show(found, phase=PENDING, words="its settings and its videos are being checked") or found
             checked = self._jobs.validate(spec, asked=self._asked)
         except (ConfigError, PermanentError) as error:
             return self._refuse(found, refusal(error))
@@ -308,16 +308,15 @@ class VideoJobs:
 
     def _change(self, found: VideoJob) -> None:
         """Give the job what the VideoJob says now."""
-        present = self._jobs.present(found.job)
-        fields = differing(present, found.wanted)
-        priority = fields.pop("priority", None)
         try:
+            fields = differing(self._jobs.present(found.job), found.wanted)
+            priority = fields.pop("priority", None)
             if fields:
                 self._jobs.change(found.job, fields)
             if priority is not None:
                 self._jobs.prioritise(found.job, priority)
         except (ConfigError, PermanentError) as error:
-            self._show(found, trouble=Trouble("ChangeRefused", f"the job goes on as it was: {refusal(error).words}"))
+            self._show(found, trouble=Trouble("ChangeRefused", f"the job continues unchanged: {refusal(error).words}"))
             return
         if fields or priority is not None:
             told = sorted(fields) + (["priority"] if priority is not None else [])
@@ -328,7 +327,7 @@ class VideoJobs:
         """Let a VideoJob that the master made for a job say what the job is now."""
         try:
             self._noted(self._api.write_spec(found, mirrored_spec(self._jobs.present(found.job))))
-        except PermanentError:  # it is another job by now, and a VideoJob cannot become that of another one
+        except PermanentError:  # it is another job by now, and a VideoJob belongs to one job only
             self._forget(found)
 
     def _forget(self, found: VideoJob) -> None:

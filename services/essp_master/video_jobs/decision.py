@@ -14,8 +14,8 @@
     holds it                    ended                           RELEASE
     anything else                                               SHOW
 
-A job that has ended is started again when its VideoJob changes, and not otherwise: whoever stops it by the REST API, or
-finds that it has failed, does not see it come back.
+A job that has ended is started again when its VideoJob changes, and not otherwise: one that was stopped by a request,
+or has failed, does not come back by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from essp_common.errors import ConfigError
 from essp_common.field_paths import joined, parts_of
 from essp_common.job.changes import changeable, leaves_of
 from essp_common.job.spec import JobSpec
@@ -104,7 +105,17 @@ def _of_none_or_ended(found: VideoJob, known: Known) -> Step:
 
 
 def differing(present: JobSpec, wanted: JobSpec) -> dict[str, Any]:
-    """Dotted field -> value of all that has to change for a job to be as wanted. What is not stated stays as it is."""
+    """Dotted field -> value of all that has to change for a job to be as wanted. What is not stated stays as it is.
+
+    Raises `ConfigError` for trainers and streams that the job has and would lose.
+    """
+    for group in ("trainers", "streams"):
+        for name in getattr(present, group).keys() - getattr(wanted, group).keys():
+            raise ConfigError(
+                "the job has it, and a job can only get more of them; put it back",
+                field=joined((group, name)),
+                code="missing",
+            )
     before = dict(leaves_of(present.model_dump(mode="json")))
     there = {group: getattr(present, group).keys() for group in ("trainers", "streams")}
     given = stated(wanted)

@@ -1,8 +1,8 @@
-"""The status of a job as that of its VideoJob. Pure.
+"""The status of a VideoJob, from the status of its job. Pure.
 
 Conditions have the usual meanings: `Ready`: the job does what the VideoJob says (it runs, pauses as asked, or is
-complete). `Progressing`: clips are on their way, or soon will be. `Degraded`: something keeps it from going on as it
-should. `Complete`: it is done; `kubectl wait --for=condition=Complete` waits for it.
+complete). `Progressing`: clips are on their way, or soon will be. `Degraded`: something keeps it from progress as
+intended. `Complete`: it is done; `kubectl wait --for=condition=Complete` waits for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from essp_common.job.status import HeadlineStatus, JobState, JobStatus
+from essp_common.quantities import percent
 from essp_master.status.headline import headline
 from essp_master.video_jobs.resource import Body, VideoJob
 
@@ -39,7 +40,7 @@ class Trouble:
     """What keeps a job from being as its VideoJob says."""
 
     reason: str
-    """One word, as conditions have it: `Invalid`, `NameTaken`, `Unavailable`."""
+    """One word for a condition: `Invalid`, `NameTaken`, `Unavailable`."""
     words: str
 
 
@@ -47,7 +48,7 @@ def status_of(
     found: VideoJob, job: JobStatus | None, phase: str, now: datetime, trouble: Trouble | None = None, words: str = ""
 ) -> Body:
     """Return the status of a VideoJob. `job`: the status of its job, if there is one. `trouble`: what keeps the job
-    from going on, or from being as the VideoJob says. `words`: why it is in this phase, if the job does not say so."""
+    from progress, or from being as the VideoJob says. `words`: why it is in this phase, if the job does not say so."""
     message = words or (trouble.words if trouble else "") or (_why(job) if job else "")
     if trouble is None and job is not None and job.state is JobState.FAILED:
         trouble = Trouble("Failed", job.reason)
@@ -89,7 +90,7 @@ def changes_worth_an_event(before: Mapping[str, Any], after: Mapping[str, Any]) 
     if degraded and degraded != was and phase not in ("Failed", REFUSED):
         found.append(("Warning", degraded[0], degraded[1]))
     if was and not degraded and phase == "Running" and before.get("phase") == "Running":
-        found.append(("Normal", "Recovered", "it goes on as it should"))
+        found.append(("Normal", "Recovered", "nothing holds it up any more"))
     return found
 
 
@@ -143,7 +144,7 @@ def _figures(job: JobStatus) -> Body:
         figures |= {"bottleneck": job.bottleneck.words} if job.bottleneck else {}
     if (best := headline(job.trainers, job.result.metrics if job.result else {})) is not None:
         figures["score"] = f"{_value(best)} of {best.of} on {best.split}"
-        figures |= {"top1": f"{best.value:.1%}".replace("%", " %")} if best.figure == "top1" else {}
+        figures |= {"top1": percent(best.value)} if best.figure == "top1" else {}
     if job.result is not None:
         figures["model"] = job.result.uri.removesuffix("/manifest.json")
     if job.ended is not None:
@@ -152,7 +153,7 @@ def _figures(job: JobStatus) -> Body:
 
 
 def _value(best: HeadlineStatus) -> str:
-    return f"top-1 {best.value:.1%}".replace("%", " %") if best.figure == "top1" else f"{best.figure} {best.value:.3f}"
+    return f"top-1 {percent(best.value)}" if best.figure == "top1" else f"{best.figure} {best.value:.3f}"
 
 
 def _why(job: JobStatus) -> str:

@@ -7,24 +7,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from kubernetes import client
 
-from essp_common.errors import Conflict
+from essp_common.errors import Conflict, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.wiring import Adapters
+from essp_master.api.app import create_app
+from essp_master.config import MasterSettings
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.service import Master
 from essp_master.video_jobs.claims import Claims
 from essp_master.video_jobs.cluster import VideoJobApi
 from essp_master.video_jobs.controller import VideoJobs
-from essp_master.video_jobs.resource import API_VERSION, KIND, VideoJob, mirrored_spec
+from essp_master.video_jobs.resource import API_VERSION, FINALIZER, KIND, VideoJob, mirrored_spec
 from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
 from tests.harness.kubernetes_objects import NAMESPACE, PAUSES_S, job_of
 from tests.harness.masters import master_named
 from tests.harness.running import running
-from tests.harness.waiting import until
+from tests.harness.serving import JSON, served
+from tests.harness.waiting import LONGEST_S, until
 
 LR = "trainers.rgb.optimizer.lr"
 NAME = "small"
@@ -161,8 +165,6 @@ def test_what_cannot_be_a_job_is_refused_with_the_reason_until_it_is_mended(benc
 
 
 def test_a_server_that_is_away_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from essp_common.errors import Unavailable
-
     def away(*_: Any, **__: Any) -> Any:
         raise Unavailable("the store does not answer")
 
@@ -247,6 +249,29 @@ def test_an_edit_reaches_the_job_and_leaves_alone_what_it_does_not_give(bench: B
         assert bench.status()["observedGeneration"] == 3
         bench.edit(limits={"budget": "64KiB"})
         bench.until(lambda: bench.condition("Degraded") == ("False", "AsExpected"))
+        bench.edit(trainers={"more": {"stream": "none"}})
+        bench.until(lambda: "spec.trainers.more.stream" in bench.status()["message"])
+        bench.edit(trainers={"more": None, "diff": None})
+        bench.until(lambda: "spec.trainers.diff" in bench.status()["message"])
+        assert bench.master.present(NAME).trainers.keys() == {"rgb", "diff"}
+
+
+def test_a_complete_job_takes_no_edit_but_more_epochs(bench: Bench, adapters: Adapters) -> None:
+    fleet = Fleet(adapters, bench.job)
+    with bench.following():
+        bench.apply()
+        bench.until_accepted()
+        run_to_rest(bench.master, fleet)
+        fleet.finish()
+        bench.master.step(0)
+        bench.until_phase("Completed")
+        bench.edit(trainers={"rgb": {"optimizer": {"lr": 0.5}}})
+        bench.until(lambda: bench.condition("Degraded") == ("True", "ChangeRefused"))
+        assert bench.status()["phase"] == "Completed"
+        assert bench.events().count("Completed") == 1
+        bench.edit(epochs=3)
+        bench.until_phase("Running")
+    fleet.close()
 
 
 def test_a_job_that_has_ended_runs_again_when_its_video_job_changes_and_not_before(bench: Bench) -> None:
@@ -357,3 +382,23 @@ def test_trainings_belong_to_the_video_job_and_stand_in_its_queue(
             j for j in client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items if "other" in j.metadata.name
         ]
         assert other.metadata.owner_references[0].kind == "ConfigMap"
+
+
+def test_the_rest_api_says_which_video_job_a_request_contradicts(tmp_path: Path, adapters: Adapters) -> None:
+    job, claims = make_job(tmp_path), Claims()
+    metadata = {"name": NAME, "uid": "u", "generation": 1, "finalizers": [FINALIZER]}
+    spec = mirrored_spec(job) | {"paused": False, "priority": 3}
+    claims.follow([VideoJob.from_dict({"metadata": metadata, "spec": spec})])
+    app = create_app(master_named("one", adapters), MasterSettings(), claims=claims)
+    refused: list[tuple[str, str, Any]] = [
+        ("POST", "/v1/jobs", job.model_dump(mode="json")),
+        ("POST", "/v1/jobs:validate", job.model_dump(mode="json")),
+        ("PATCH", f"/v1/jobs/{NAME}", {"epochs": 9}),
+        ("PUT", f"/v1/jobs/{NAME}/priority", {"priority": 5}),
+        ("POST", f"/v1/jobs/{NAME}:pause", None),
+        ("DELETE", f"/v1/jobs/{NAME}", None),
+    ]
+    with served(app) as url, httpx.Client(base_url=url, timeout=LONGEST_S, headers=JSON) as http:
+        answers = [http.request(method, path, json=body) for method, path, body in refused]
+    assert [answer.status_code for answer in answers] == [409] * len(refused)
+    assert all("VideoJob small" in answer.json()["detail"] for answer in answers)
