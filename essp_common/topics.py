@@ -73,7 +73,9 @@ ACCESS = (
 )
 
 DATA_PARTITIONS = 64
-"""Partitions of the data topics: the largest number of workers in a pool, and of ranks of a trainer."""
+"""Partitions of the data topics, unless ESSP_PARTITIONS says otherwise: the largest number of workers in a pool, and of
+ranks of a trainer."""
+MOST_PARTITIONS = 10_000
 
 BLOCK_CLIPS = 32
 """Consecutive clips of a predict job that one predictor scores: enough for a batch of a GPU, and few enough that the
@@ -91,9 +93,9 @@ def of_tenant(tenant: str, name: str) -> str:
     return f"{tenant}.{name}" if tenant else name
 
 
-def partitions(topic: str) -> int:
-    """The number of partitions with which a topic is created."""
-    return 1 if topic in (PROGRESS, CONTROL, DEADLETTER, DOCTOR) else DATA_PARTITIONS
+def partitions(topic: str, data: int = DATA_PARTITIONS) -> int:
+    """The number of partitions with which a topic is created. `data`: the number for data topics (`Bus.partitions`)."""
+    return 1 if topic in (PROGRESS, CONTROL, DEADLETTER, DOCTOR) else data
 
 
 def clip_partition(purpose: Purpose, index: int, partitions: int) -> int:

@@ -69,11 +69,12 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
         return getattr(import_module(module), name)
 
 
-def open_bus(url: str, login: Login = NOBODY, tenant: str = "") -> Bus:
+def open_bus(url: str, login: Login = NOBODY, tenant: str = "", partitions: int = topics.DATA_PARTITIONS) -> Bus:
     """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`; with a tenant, its part of the
-    bus."""
+    bus. `partitions`: of its data topics."""
     kind = _adapter("bus", BUSES, url)
-    bus: Bus = kind.from_url(url) if url.startswith("memory:") else kind.from_url(url, login)
+    login_of = {} if url.startswith("memory:") else {"login": login}
+    bus: Bus = kind.from_url(url, partitions=partitions, **login_of)
     return TenantBus(bus, tenant) if tenant else bus
 
 
@@ -213,6 +214,9 @@ class Servers(Protocol):
     def tenant(self) -> str: ...
 
     @property
+    def partitions(self) -> int: ...
+
+    @property
     def stores(self) -> Sequence[str]: ...
 
 
@@ -228,9 +232,9 @@ class Adapters:
     def from_settings(cls, settings: Servers) -> Adapters:
         """Open the adapters that the settings name, and create the topics."""
         stores = Stores(settings.stores)
-        bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
+        bus = open_bus(settings.bus, settings.bus_login, settings.tenant, settings.partitions)
         try:
-            bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
+            bus.ensure_topics({t: topics.partitions(t, bus.partitions) for t in topics.FIXED})
             return cls(bus, open_cache(settings.cache, settings.tenant), stores)
         except BaseException:
             bus.close()

@@ -213,6 +213,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "pool ls": ("essp pool ls",),
     "pool set": ("essp pool set decoder --min 2 --max 16", "essp pool set decoder --replicas 4"),
     "pool reset": ("essp pool reset decoder",),
+    "pool pause": ("essp pool pause decoder",),
+    "pool resume": ("essp pool resume decoder",),
     "pool events": ("essp pool events",),
     "top": ("essp top", "essp top --watch", "essp top --processes --json"),
     "logs": (

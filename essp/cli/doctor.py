@@ -133,7 +133,7 @@ def _bus(settings: Settings) -> Iterable[Finding]:
     if settings.bus.startswith("memory:"):
         return [ok("kafka", "not used: one process, messages stay in memory")]
     kafka = import_module("essp.doctor.kafka")
-    return kafka.examine(settings.bus, settings.bus_login, settings.tenant)  # type: ignore[no-any-return]
+    return kafka.examine(settings.bus, settings.bus_login, settings.tenant, settings.partitions)  # type: ignore[no-any-return]
 
 
 def _cache(settings: Settings) -> Iterable[Finding]:

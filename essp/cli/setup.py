@@ -51,8 +51,8 @@ def main(
     ] = "User:essp-{service}",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES,
-    ESSP_TENANT)."""
+    """Create topics, or add partitions to them, and, with --buckets, create buckets. Settings come from the environment
+    (ESSP_BUS, ESSP_STORES, ESSP_TENANT, ESSP_PARTITIONS)."""
     settings = Settings()
     if acls:
         rights = list(_rights(settings.tenant, principal))
@@ -72,8 +72,8 @@ def main(
                 code="conflict",
             )
         wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
-        with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
-            bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
+        with closing(open_bus(settings.bus, settings.bus_login, settings.tenant, settings.partitions)) as bus:
+            bus.ensure_topics({topic: topics.partitions(topic, bus.partitions) for topic in wanted}, grow=True)
         made["topics"] = [topics.of_tenant(settings.tenant, topic) for topic in wanted]
         if not as_json:
             typer.echo(f"topics are there: {', '.join(made['topics'])}")

@@ -90,7 +90,7 @@ def publish_again(bus: Bus, entry: DeadLetter) -> None:
         bus.publish(entry.topic, original.video.uri.encode(), entry.message)
     elif isinstance(original, ClipReady):
         clip = original.clip
-        partition = topics.clip_partition(clip.purpose, clip.index, topics.DATA_PARTITIONS)
+        partition = topics.clip_partition(clip.purpose, clip.index, bus.partitions)
         bus.publish(entry.topic, str(clip.index).encode(), entry.message, partition=partition)
     else:
         raise DecodeError("the message cannot be read")

@@ -19,6 +19,7 @@ from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import HIDDEN, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.port import has_enough
 from essp_common.bus.tenant import TenantBus
 from essp_common.quantities import counted
 from essp_common.runtime.login import Login
@@ -29,8 +30,9 @@ _CONNECT_MS = 4000
 _LEAST, _MOST = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
 
 
-def examine(url: str, login: Login, tenant: str = "") -> Iterator[Finding]:
-    """Check the bus at `url`, and a tenant's part of it. Raises `EsspError` if a check cannot continue."""
+def examine(url: str, login: Login, tenant: str = "", partitions: int = topics.DATA_PARTITIONS) -> Iterator[Finding]:
+    """Check the bus at `url`, and a tenant's part of it. `partitions`: of its data topics. Raises `EsspError` if a
+    check cannot continue."""
     options = KafkaOptions.from_url(url, login)
     deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
     yield from deaf
@@ -40,7 +42,7 @@ def examine(url: str, login: Login, tenant: str = "") -> Iterator[Finding]:
     if options.tls and (untrusted := _untrusted(options)):
         yield untrusted
         return
-    yield from _topics(options, tenant)
+    yield from _topics(options, tenant, partitions)
     yield from _round_trip(options, tenant)
 
 
@@ -62,8 +64,8 @@ def _untrusted(options: KafkaOptions) -> Finding | None:
     return None
 
 
-def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
-    wanted = {topics.of_tenant(tenant, topic): topics.partitions(topic) for topic in topics.FIXED}
+def _topics(options: KafkaOptions, tenant: str, partitions: int) -> Iterator[Finding]:
+    wanted = {topics.of_tenant(tenant, topic): topics.partitions(topic, partitions) for topic in topics.FIXED}
     with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
         brokers = admin.describe_cluster()["brokers"]
         described = admin.describe_topics(list(wanted))
@@ -74,7 +76,7 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
     found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
     hidden = [topic["name"] for topic in described if topic["error_code"] == HIDDEN.errno]
     missing = [topic for topic in wanted if topic not in found and topic not in hidden]
-    wrong = {topic: count for topic, count in found.items() if count != wanted[topic]}
+    wrong = {topic: count for topic, count in found.items() if not has_enough(count, wanted[topic])}
     if hidden:
         remedy = "give it the rights that `essp setup --acls` shows"
         yield fail(CHECK, f"this user may not see the topics {', '.join(hidden)}", remedy)
@@ -86,7 +88,7 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         )
     for topic, count in wrong.items():
         needed = wanted[topic]
-        remedy = "add partitions" if count < needed else "delete the topic, and run essp setup"
+        remedy = "run `essp setup`, which adds the others" if count < needed else "delete the topic, and run essp setup"
         yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {needed}", remedy)
     if not (hidden or missing or wrong):
         yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")

@@ -29,11 +29,11 @@ from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_publisher import KafkaPublisher, publishing
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
-from essp_common.bus.port import check_size
+from essp_common.bus.port import check_size, has_enough
 from essp_common.errors import ConfigError, FlowUnavailable
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
-from essp_common.topics import KEPT
+from essp_common.topics import DATA_PARTITIONS, KEPT
 
 _KEPT = {"retention.ms": "-1"}
 """Configuration of topics whose messages must not expire."""
@@ -42,7 +42,9 @@ _KEPT = {"retention.ms": "-1"}
 class KafkaBus:
     """Implements `essp_common.bus.port.Bus` over Kafka. Connects on first use."""
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, partitions: int = DATA_PARTITIONS) -> None:
+        """`partitions`: of its data topics."""
+        self.partitions = partitions
         self._options = options
         self._rights = Rights()
         self._lock = threading.Lock()
@@ -51,11 +53,11 @@ class KafkaBus:
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str, login: Login = NOBODY) -> Self:
+    def from_url(cls, url: str, login: Login = NOBODY, partitions: int = DATA_PARTITIONS) -> Self:
         """`kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
-        return cls(KafkaOptions.from_url(url, login))
+        return cls(KafkaOptions.from_url(url, login), partitions)
 
-    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT, grow: bool = False) -> None:
         if not partitions:
             return
         with self._rights.asked("create topics"), self._admin() as admin:
@@ -71,12 +73,22 @@ class KafkaBus:
                         raise error(f"topic {topic['name']}: {topic.get('error_message') or error.__name__}")
                 admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
                 present = _partition_counts(admin, partitions)
+            small = {topic: count for topic, count in partitions.items() if present.get(topic, count) < count}
+            if grow and small:
+                try:
+                    admin.create_partitions(small)
+                except kafka_errors.IncompatibleBrokerVersion as error:
+                    raise ConfigError(
+                        f"this broker cannot add partitions to topics ({', '.join(small)}); delete them, and run `essp "
+                        "setup` again (`essp servers`: start the servers again)",
+                        code="unsupported",
+                    ) from error
+                present |= small
         for topic, count in partitions.items():
-            if present.get(topic, count) != count:
+            if not has_enough(found := present.get(topic, count), count):
+                remedy = "delete the topic" if found > count else "run `essp setup`, which adds the others"
                 raise ConfigError(
-                    f"topic {topic} has {present[topic]} partitions and ESSP needs {count}; "
-                    "add partitions or delete the topic",
-                    code="conflict",
+                    f"topic {topic} has {found} partitions and ESSP needs {count}; {remedy}", code="conflict"
                 )
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:

@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count as count_from
 from typing import Self
 
-from essp_common.bus.port import SUSPECTS, Record, check_size
+from essp_common.bus.port import SUSPECTS, Record, check_size, has_enough
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
+from essp_common.topics import DATA_PARTITIONS
 
 RETAINED = 4096
 """Records that a partition keeps although every group has committed them, for a group that joins late."""
@@ -80,7 +81,9 @@ class _Group:
 class MemoryBus:
     """Implements `essp_common.bus.port.Bus` in memory."""
 
-    def __init__(self, retained: int = RETAINED) -> None:
+    def __init__(self, retained: int = RETAINED, partitions: int = DATA_PARTITIONS) -> None:
+        """`partitions`: of its data topics."""
+        self.partitions = partitions
         self.lock = threading.RLock()
         self.closed = False
         self._retained, self._step = retained, max(1, retained // _STEPS)
@@ -89,17 +92,20 @@ class MemoryBus:
         self._readers: defaultdict[str, list[MemorySubscription]] = defaultdict(list)
 
     @classmethod
-    def from_url(cls, url: str) -> Self:
+    def from_url(cls, url: str, partitions: int = DATA_PARTITIONS) -> Self:
         """Return a new, empty bus. Raises `ConfigError` for a URL other than `memory://`."""
         if url != "memory://":
             raise ConfigError(f"bus URL {shown_address(url)!r}: the memory bus has no options; write memory://")
-        return cls()
+        return cls(partitions=partitions)
 
-    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = (), grow: bool = False) -> None:
         with self.lock:
             for topic, count in partitions.items():
                 present = self._topics.setdefault(topic, [_Log() for _ in range(count)])
-                if len(present) != count:
+                if grow and len(present) < count:
+                    present += [_Log() for _ in range(count - len(present))]
+                    self._dealt_anew(topic)
+                if not has_enough(len(present), count):
                     raise ConfigError(f"topic {topic} has {len(present)} partitions, not {count}", code="conflict")
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
@@ -125,7 +131,7 @@ class MemoryBus:
             self._check_open()
             slots = [(topic, number) for topic in topics for number in range(len(self._logs(topic)))]
             state = None if group is None else self._groups[group]
-            subscription = MemorySubscription(self, topics, state)
+            subscription = MemorySubscription(self, topics, state, chosen=partitions is not None)
             for topic in topics:
                 self._readers[topic].append(subscription)
             if state is not None:
@@ -191,6 +197,20 @@ class MemoryBus:
         if self.closed:
             raise Unavailable("the memory bus is closed")
 
+    def _dealt_anew(self, topic: str) -> None:
+        """Let readers of a topic notice its new partitions, except those that chose their partitions themselves."""
+        slots = [(topic, number) for number in range(len(self._logs(topic)))]
+        for reader in self._readers[topic]:
+            if reader.group is None and not reader.chosen:
+                others = [slot for slot in reader.slots if slot[0] != topic]
+                reader.take([*others, *slots])
+            elif reader.group is not None:
+                for slot in slots:
+                    reader.group.committed.setdefault(slot, self.log(slot).start)
+        for group in self._groups.values():
+            if any(topic in member.topics for member in group.members):
+                self._deal(group)
+
     def _deal(self, group: _Group) -> None:
         """Share the partitions of each topic evenly, moving as few as possible."""
         owners: dict[Slot, MemorySubscription] = {}
@@ -199,8 +219,11 @@ class MemoryBus:
             slots = [(topic, number) for number in range(len(self._logs(topic)))]
             owners |= _deal_evenly(slots, members, group.owners)
         group.owners = owners
+        shares: defaultdict[MemorySubscription, list[Slot]] = defaultdict(list)
+        for slot, owner in owners.items():
+            shares[owner].append(slot)
         for member in group.members:
-            member.take([slot for slot, owner in owners.items() if owner is member])
+            member.take(shares[member])
 
 
 def _deal_evenly(
@@ -225,7 +248,9 @@ def _deal_evenly(
 class MemorySubscription:
     """Implements `essp_common.bus.port.Subscription`. The lock of its bus guards its state."""
 
-    def __init__(self, bus: MemoryBus, topics: Sequence[str], group: _Group | None) -> None:
+    def __init__(self, bus: MemoryBus, topics: Sequence[str], group: _Group | None, chosen: bool) -> None:
+        """`chosen`: it takes certain partitions, and gets no others."""
+        self.chosen = chosen
         self.topics = tuple(topics)
         self.group = group
         self.slots: dict[Slot, Watermark] = {}

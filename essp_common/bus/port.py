@@ -39,6 +39,11 @@ def check_size(topic: str, key: bytes, value: bytes) -> None:
         )
 
 
+def has_enough(present: int, wanted: int) -> bool:
+    """Whether a topic with this number of partitions will do."""
+    return present == wanted or present > wanted > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One message as it was delivered. A message without key or value (Kafka's null) has empty ones."""
@@ -101,10 +106,16 @@ class Subscription(Protocol):
 class Bus(Protocol):
     """Publishes and reads messages."""
 
-    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
+    @property
+    def partitions(self) -> int:
+        """How many partitions its data topics have, by the settings of this process."""
+
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT, grow: bool = False) -> None:
         """Create missing topics with these numbers of partitions. Idempotent.
 
-        `kept`: topics whose messages must not expire.
+        A topic may have more, which a process with newer settings has added, unless it should have one. `kept`: topics
+        whose messages must not expire. `grow`: add partitions to those that have fewer. Raises `ConfigError` for a
+        topic that still has another number.
         """
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:

@@ -22,10 +22,15 @@ class TenantBus:
         self._bus = bus
         self._tenant = tenant
 
-    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
+    @property
+    def partitions(self) -> int:
+        """Those of the underlying bus."""
+        return self._bus.partitions
+
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT, grow: bool = False) -> None:
         """Create the tenant's topics."""
         whole = {self._whole(topic): count for topic, count in partitions.items()}
-        self._bus.ensure_topics(whole, {self._whole(topic) for topic in kept})
+        self._bus.ensure_topics(whole, {self._whole(topic) for topic in kept}, grow)
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         """Queue a message to the tenant's topic."""

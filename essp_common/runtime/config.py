@@ -25,6 +25,7 @@ from essp_common.runtime.addresses import checked_address
 from essp_common.runtime.ids import RESERVED
 from essp_common.runtime.login import Login
 from essp_common.runtime.logs import LogFormat
+from essp_common.topics import DATA_PARTITIONS, MOST_PARTITIONS
 from essp_common.validation import requirement
 
 Address = Annotated[str, AfterValidator(checked_address)]
@@ -73,6 +74,9 @@ class Settings(BaseSettings):
     tenant: Tenant = ""
     """Prefix of this installation's topics, consumer groups and cache keys (up to 40 of a-z, 0-9 and -), so that
     several installations can share Kafka and Redis without interfering. Empty: no prefix. See docs/tenants.md."""
+    partitions: int = Field(DATA_PARTITIONS, ge=1, le=MOST_PARTITIONS)
+    """Partitions of the topics of seeds, clips and features: the most workers of a pool, and ranks of a trainer, that
+    can work at once. The same for all processes. `essp setup` adds partitions while ESSP runs. See docs/pools.md."""
     stores: tuple[str, ...] = Field(("file:///",), repr=False)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""

@@ -29,7 +29,7 @@ Guarantees:
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way.
 - A message about a clip that another rank or predictor takes is dropped, and its bytes stay: it was sent while clips
-  were dealt otherwise, and whoever takes the clip asks for it.
+  were dealt otherwise, and the consumer that takes the clip asks for it.
 - Bytes that a worker of another release has stored (`OtherRelease`) are treated as a clip that has not arrived: during
   an upgrade this may happen to a clip any number of times, and does not count as a failure of the clip.
 - If the next clip is late, the intake requests it, so that a lost message or report never blocks a consumer
@@ -140,6 +140,8 @@ class IntakeOptions:
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
+    of: int = topics.DATA_PARTITIONS
+    """Number of partitions of the stream's topic; the intake takes the number of its bus."""
     share: Share | None = None
     """The clips that a predictor takes; None: those of the rank."""
     fetches: int = 0
@@ -168,30 +170,32 @@ class IntakeOptions:
         """The partitions of this rank or share."""
         if self.share is not None:
             return tuple(sorted(self.share.partitions))
-        return tuple(range(self.rank, topics.DATA_PARTITIONS, self.world_size))
+        return tuple(range(self.rank, self.of, self.world_size))
 
     def owns(self, index: int) -> bool:
         """Whether this rank takes the clip at `index`: `rank_of`, without a call for each clip."""
         if self.share is not None:
             return self.share.takes(index)
-        return index % topics.DATA_PARTITIONS % self.world_size == self.rank
+        return index % self.of % self.world_size == self.rank
 
 
-def rank_of(index: int, world_size: int) -> int:
+def rank_of(index: int, world_size: int, partitions: int) -> int:
     """The rank that takes the clip at `index`: partitions are dealt to ranks in turn."""
-    return index % topics.DATA_PARTITIONS % world_size
+    return index % partitions % world_size
 
 
-def largest_share(clips: int, world_size: int) -> int:
+def largest_share(clips: int, world_size: int, partitions: int = topics.DATA_PARTITIONS) -> int:
     """The most clips that one rank takes from any `clips` consecutive clips.
 
     If the ranks do not divide the partitions, the assignment restarts within the range: a share may be larger than
     `clips / world_size` rounded up.
     """
-    rounds, rest = divmod(clips, topics.DATA_PARTITIONS)
-    begins = range(topics.DATA_PARTITIONS)
-    whole = Counter(rank_of(index, world_size) for index in begins)
-    part = (Counter(rank_of(index, world_size) for index in range(begin, begin + rest)) for begin in begins)
+    if partitions % world_size == 0:
+        return -(-clips // world_size)
+    rounds, rest = divmod(clips, partitions)
+    begins = range(partitions)
+    whole = Counter(rank_of(index, world_size, partitions) for index in begins)
+    part = (Counter(rank_of(index, world_size, partitions) for index in range(begin, begin + rest)) for begin in begins)
     return max(rounds * whole[rank] + counts[rank] for counts in part for rank in whole)
 
 
@@ -266,6 +270,7 @@ class OrderedIntake:
         """`phases`: as in the job's snapshot. `start`: the first phase and index to take."""
         self._bus = bus
         self._cache = cache
+        options = replace(options, of=bus.partitions)
         self._options = options
         self._phases = list(phases)
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
@@ -281,7 +286,7 @@ class OrderedIntake:
         """Unfinished records: partition -> offset -> the latest `Record.delivery`."""
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
-        bus.ensure_topics({topic: topics.partitions(topic)})
+        bus.ensure_topics({topic: topics.partitions(topic, bus.partitions)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
         self._fetching = Fetching(
             self._read, self._read_ahead, options.fetches, options.consumer, options.set_up_thread

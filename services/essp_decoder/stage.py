@@ -152,7 +152,7 @@ class DecodeStage:
             topics.CLIPS,
             str(clip.index).encode(),
             held.ready.SerializeToString(),
-            partition=topics.clip_partition(clip.purpose, clip.index, topics.DATA_PARTITIONS),
+            partition=topics.clip_partition(clip.purpose, clip.index, self._bus.partitions),
         )
         failpoint("decoder.announced")
         self._reports.made(clip, unit.fence, len(value), held.seconds)

@@ -45,7 +45,7 @@ class Extractor:
         for feature in features:
             if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):
                 require(f"the feature {feature!r}", "cv2")  # loaded by `setup`, in the lanes of the worker
-        adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
+        adapters.bus.ensure_topics({topics.features(f): adapters.bus.partitions for f in features})
         self._bus = adapters.bus
         self._control: ControlFeed
         """Set by `run`, so that an extractor that never runs has no feed thread."""

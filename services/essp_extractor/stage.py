@@ -263,7 +263,7 @@ class ExtractStage:
             topics.features(stream.feature),
             str(ready.clip.index).encode(),
             message.SerializeToString(),
-            partition=topics.clip_partition(ready.clip.purpose, ready.clip.index, topics.DATA_PARTITIONS),
+            partition=topics.clip_partition(ready.clip.purpose, ready.clip.index, self._bus.partitions),
         )
         failpoint("extractor.announced")
         self._reports.made(ready.clip, ready.fence, len(value), seconds, stream.stream)

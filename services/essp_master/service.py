@@ -141,7 +141,9 @@ class Master:
         self.conditions.add(self._unsaved)
         self._defects = Defects(clock)
         self.conditions.add(self._defects.troubles)
-        self.conditions.add(PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock))
+        self.conditions.add(
+            PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock, adapters.bus.partitions)
+        )
 
     # --- the service ---
 

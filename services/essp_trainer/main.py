@@ -15,7 +15,7 @@ import typer
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
 from essp_common.runtime.garbage import collect_rarely
-from essp_common.topics import DATA_PARTITIONS
+from essp_common.topics import MOST_PARTITIONS
 from essp_engine.loading.rendezvous import Rendezvous
 from essp_trainer.config import TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
@@ -26,7 +26,7 @@ def main(
     job: Annotated[str, typer.Option(help="The job to train for; the trainer waits until it starts.")],
     trainer: Annotated[str, typer.Option(help="Which of the job's trainers.")],
     ranks: Annotated[
-        int, typer.Option(min=1, max=DATA_PARTITIONS, help="Processes on this machine that share each batch.")
+        int, typer.Option(min=1, max=MOST_PARTITIONS, help="Processes on this machine that share each batch.")
     ] = 1,
 ) -> None:
     """Train one model on one stream. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""

@@ -48,7 +48,7 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
         settings = settings.model_copy(update=own | {"metrics_port": port})
     worker, pool = worker_name(settings), ids.trainer_pool(job, trainer)
     with (
-        closing(init_ranks(rendezvous, settings.rank_timeout_s)) as ranks,
+        closing(init_ranks(rendezvous, settings.rank_timeout_s, settings.partitions)) as ranks,
         closing(Adapters.from_settings(settings)) as adapters,
         closing(ControlFeed(adapters.bus)) as control,
         LogShipper(adapters.bus, worker, pool),

@@ -160,7 +160,8 @@ def scaled(helm: Helm, provider: str) -> list[Object]:
 def test_whoever_scales_a_pool_owns_its_size(helm: Helm, provider: str) -> None:
     objects = scaled(helm, provider)
     for pool in POOLS:
-        assert ("replicas" in pool_of(objects, pool)["spec"]) is (pool not in ("decoder", "extractor"))
+        scaled_pools = {"decoder", "extractor"} | ({"predictor"} if provider != "keda" else set())
+        assert ("replicas" in pool_of(objects, pool)["spec"]) is (pool not in scaled_pools)
 
 
 def test_an_upgrade_says_no_size_of_a_pool_that_something_scales(helm: Helm) -> None:
@@ -228,3 +229,6 @@ def test_more_workers_than_partitions_are_refused(helm: Helm) -> None:
     helm.render(pools={"decoder": {"replicas": topics.DATA_PARTITIONS}})
     with pytest.raises(Refused, match=f"{topics.DATA_PARTITIONS} partitions"):
         helm.render(pools={"decoder": {"replicas": topics.DATA_PARTITIONS + 1}})
+    more = topics.DATA_PARTITIONS + 1
+    objects = helm.render(pools={"predictor": {"replicas": more}}, topics={"partitions": 2 * more})
+    assert {c["data"].get("ESSP_PARTITIONS") for c in of_kind(objects, "ConfigMap")} >= {str(2 * more)}

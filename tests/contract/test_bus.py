@@ -66,6 +66,27 @@ class TestMemoryBus(BusContract):
         yield bus
         bus.close()
 
+    def test_partitions_are_added_to_a_topic_that_is_in_use(self, bus: Bus, topic: str) -> None:
+        """Kafka does it, too (tests/kafka); the broker of these tests does not."""
+        bus.publish(topic, b"", b"before", PARTITIONS - 1)
+        bus.flush()
+        bus.ensure_topics({topic: 2 * PARTITIONS}, grow=True)
+        bus.ensure_topics({topic: PARTITIONS})  # by a process that does not know of it yet
+        bus.publish(topic, b"", b"after", 2 * PARTITIONS - 1)
+        bus.flush()
+        reader = bus.subscribe([topic], "g")
+        try:
+            assert {record.value for record in take(reader, 2)} == {b"before", b"after"}
+            own(reader, 2 * PARTITIONS)
+        finally:
+            reader.close()
+        with pytest.raises(ConfigError, match="not 32"):
+            bus.ensure_topics({topic: 32})
+        single = f"{topic}.single"
+        bus.ensure_topics({single: 2})
+        with pytest.raises(ConfigError, match="2 partitions"):
+            bus.ensure_topics({single: 1}, grow=True)
+
     def test_each_url_gives_a_bus_of_its_own(self) -> None:
         one, other = MemoryBus.from_url("memory://"), MemoryBus.from_url("memory://")
         one.ensure_topics({"t": 1})

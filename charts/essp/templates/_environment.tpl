@@ -57,6 +57,9 @@ ESSP_CACHE: {{ printf "%s://%s%s%s%s" $scheme $user .Values.redis.server $path $
 {{- with .Values.tenant }}
 ESSP_TENANT: {{ . | quote }}
 {{- end }}
+{{- if ne (int .Values.topics.partitions) 64 }}
+ESSP_PARTITIONS: {{ .Values.topics.partitions | quote }}
+{{- end }}
 ESSP_STORES: {{ include "essp.stores" . | quote }}
 {{- if .Values.s3.credentialsSecret }}
 AWS_SHARED_CREDENTIALS_FILE: /etc/essp/s3/credentials

@@ -19,10 +19,12 @@ Maps are merged, lists replaced. A pool that is not enabled is left out.
 {{- toJson $pools -}}
 {{- end -}}
 
-{{/* What scales a pool: none, hpa, keda or master. Only decoders and extractors are worth scaling. */}}
+{{/* What scales a pool: none, hpa, keda or master. What waits for predictors is in many groups, one for each job, which
+KEDA does not know. Nothing else is worth scaling. */}}
 {{- define "essp.scaledBy" -}}
-{{- if has .pool.service (list "decoder" "extractor") -}}
-{{- .pool.autoscaling.provider | default .root.Values.autoscaling.provider -}}
+{{- $by := .pool.autoscaling.provider | default .root.Values.autoscaling.provider -}}
+{{- if or (has .pool.service (list "decoder" "extractor")) (and (eq .pool.service "predictor") (ne $by "keda")) -}}
+{{- $by -}}
 {{- else -}}
 none
 {{- end -}}

@@ -46,7 +46,7 @@ class Dispatch:
                         topic,
                         str(message.clip.index).encode(),
                         message.SerializeToString(),
-                        topics.clip_partition(message.clip.purpose, message.clip.index, topics.DATA_PARTITIONS),
+                        topics.clip_partition(message.clip.purpose, message.clip.index, self._bus.partitions),
                     )
                     for topic, message in job.messages.skips(instruction)
                 ]

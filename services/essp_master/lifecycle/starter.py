@@ -90,7 +90,7 @@ class JobStarter:
     def run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
         """Return a new run of a job, which is not announced yet."""
         streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
-        self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
+        self._bus.ensure_topics({topic: topics.partitions(topic, self._bus.partitions) for topic in streams})
         job = start_run(found, self._stores, origin, events, self._worker, self._runner.clock)
         if not self._queue.present:
             job.priority = None

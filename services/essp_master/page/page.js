@@ -43,6 +43,7 @@ async function act(job, action, wanted) {
   try {
     if (action === "priority") await ask(jobPath(job, "/priority"), { method: "PUT", body: JSON.stringify({ priority: wanted }), type: "application/json" });
     else if (action === "change") await ask(jobPath(job), { method: "PATCH", body: JSON.stringify(wanted), type: "application/json" });
+    else if (action.endsWith(" pool")) await ask(`v1/pools/${encodeURIComponent(job)}:${action.split(" ")[0]}`, { method: "POST" });
     else await ask(jobPath(job, `:${action}`), { method: "POST" });
     tell("");
   } catch (error) {

@@ -25,16 +25,23 @@ const because = pool => (pool.saturation && pool.reason.startsWith(`${pool.satur
 /** The bounds of a pool in words. */
 export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`) + (rule.paused ? ", paused" : "");
 
+/** What can be done with a pool now; ranks of a trainer pause with their job. */
+function actions(pool, act) {
+  const verb = pool.rule.paused ? "resume" : "pause";
+  return pool.name.startsWith("trainer.") ? "" : el("button",
+    { type: "button", class: verb, "data-key": `${verb} ${pool.name}`, "aria-label": `${verb} ${pool.name}`, onclick: () => act(pool.name, `${verb} pool`) }, verb);
+}
+
 /** The page. */
-export function drawPools({ usage, pools, events, none }) {
+export function drawPools({ usage, pools, events, none }, act) {
   const used = usage.pools.length ? el("section", { "data-key": "usage" }, el("h2", {}, "What workers do and use"), usageTable(usage)) : null;
   if (none) return [used, el("div", { class: "blank" }, el("h2", {}, "No pools"), el("p", {}, none))].filter(Boolean);
   if (!pools.length) return [el("div", { class: "blank" }, el("h2", {}, "No pools yet"), el("p", {}, "No worker has reported yet. Start one, for example with ", el("code", {}, "essp decoder"), "."))];
-  const rows = pools.map(pool => [pool.name, count(pool.replicas), count(pool.ready), pool.stuck ? count(pool.stuck) : "0", percent(pool.busy), ruleWords(pool.rule), pool.saturation || UNKNOWN, because(pool)]);
+  const rows = pools.map(pool => [pool.name, count(pool.replicas), count(pool.ready), pool.stuck ? count(pool.stuck) : "0", percent(pool.busy), ruleWords(pool.rule), pool.saturation || UNKNOWN, because(pool), actions(pool, act)]);
   const held = pools.filter(pool => pool.held_up);
   return [
     el("section", { "data-key": "pools" }, el("h2", {}, "Pools"), held.map(pool => el("p", { class: "wrong", role: "alert" }, `${pool.name} does not start: ${pool.held_up}`)),
-      table("pools", ["pool", "requested", "up", "stuck", "busy", "bounds", "state", "reason"], rows, [0, 5, 6, 7]),
+      table("pools", ["pool", "requested", "up", "stuck", "busy", "bounds", "state", "reason", "action"], rows, [0, 5, 6, 7, 8]),
       el("dl", { class: "places classes note" }, CLASSES.map(([name, words]) => el("div", {}, el("dt", {}, name), el("dd", {}, words))))),
     used,
     el("section", { "data-key": "changes" }, el("h3", {}, "Changes"), events.length

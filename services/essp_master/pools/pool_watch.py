@@ -45,8 +45,11 @@ class PoolWatch:
         worker_registry: WorkerRegistry,
         own: Callable[[], Troubles] = dict,
         clock: Callable[[], float] = time.monotonic,
+        partitions: int = topics.DATA_PARTITIONS,
     ) -> None:
-        """`own`: returns the troubles that the master itself has with the servers."""
+        """`own`: returns the troubles that the master itself has with the servers. `partitions`: of the topics that
+        workers share."""
+        self._partitions = partitions
         self._jobs = jobs
         self._registry = worker_registry
         self._own = own
@@ -70,7 +73,11 @@ class PoolWatch:
             return said
         jobs = [job for job in self._jobs() if job.running]
         waiting = queues(jobs)
-        return said | self._gone(_waits(jobs, waiting), now_s) | self._lasting.of(_undealt(waiting, states))
+        return (
+            said
+            | self._gone(_waits(jobs, waiting), now_s)
+            | self._lasting.of(_undealt(waiting, states, self._partitions))
+        )
 
     def _gone(self, waits: Mapping[str, str], now_s: float) -> dict[Subject, str]:
         """Return the pools that have no worker up. `waits`: what waits for them, in words."""
@@ -108,20 +115,20 @@ def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, s
     return begins | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 
 
-def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dict[Subject, str]:
+def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState], partitions: int) -> dict[Subject, str]:
     """Return the pools that are up but own too few partitions for the waiting clips."""
     found: dict[Subject, str] = {}
     for made, clips in waiting.items():
         for pool in states if clips else ():
-            if ids.serves(pool, made) and (words := _lacking(states[pool], clips)):
+            if ids.serves(pool, made) and (words := _lacking(states[pool], clips, partitions)):
                 found[Kind.UNASSIGNED, pool] = words
     return found
 
 
-def _lacking(state: PoolState, clips: int) -> str:
+def _lacking(state: PoolState, clips: int, partitions: int) -> str:
     """Describe what is wrong with the partitions of the workers; empty if nothing is, or if they do not report them."""
     owned = [worker.partitions for worker in state.workers if worker.partitions is not None]
-    if len(owned) < state.ready or sum(owned) >= topics.DATA_PARTITIONS:
+    if len(owned) < state.ready or sum(owned) >= partitions:
         return ""
     remedy = "look at the log of the broker that coordinates the group; restart it, or the workers of the pool"
     if not any(owned):
@@ -132,5 +139,5 @@ def _lacking(state: PoolState, clips: int) -> str:
         )
     return (
         f"workers are up ({state.ready}) and clips wait ({clips}), but they own {sum(owned)} of "
-        f"{topics.DATA_PARTITIONS} partitions, so messages on the others are not processed; {remedy}"
+        f"{partitions} partitions, so messages on the others are not processed; {remedy}"
     )

@@ -35,6 +35,8 @@ class Ranks(Protocol):
 
     rank: int
     world_size: int
+    partitions: int
+    """Of the topics that ranks share."""
 
     @property
     def is_rank_zero(self) -> bool:
@@ -64,6 +66,7 @@ class SingleRank:
 
     rank = 0
     world_size = 1
+    partitions = DATA_PARTITIONS
     is_rank_zero = True
 
     def sum(self, tensor: Tensor) -> None:
@@ -91,10 +94,18 @@ class SingleRank:
 class DistributedRanks:
     """Several ranks over a torch process group: gloo for host memory, NCCL for GPU memory."""
 
-    def __init__(self, group: Any, rank: int, world_size: int, leave: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group: Any,
+        rank: int,
+        world_size: int,
+        leave: Callable[[], None],
+        partitions: int = DATA_PARTITIONS,
+    ) -> None:
         """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type. `leave` ends the group."""
         self.rank = rank
         self.world_size = world_size
+        self.partitions = partitions
         self._group = group
         self._leave = leave
 
@@ -172,17 +183,17 @@ class _Begun:
             self._work.wait()
 
 
-def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
-    """Join the other ranks.
+def init_ranks(rendezvous: Rendezvous, timeout_s: float, partitions: int = DATA_PARTITIONS) -> Ranks:
+    """Join the other ranks. `partitions`: of the topics that they share.
 
     Raises `RankLost` if they do not join in time, `ConfigError` for an impossible rendezvous.
     """
     if rendezvous.world_size == 1:
         return SingleRank()
-    if not rendezvous.rank < rendezvous.world_size <= DATA_PARTITIONS:
+    if not rendezvous.rank < rendezvous.world_size <= partitions:
         raise ConfigError(
             f"RANK {rendezvous.rank} of WORLD_SIZE {rendezvous.world_size}: ranks count from 0, and there are "
-            f"{DATA_PARTITIONS} at most",
+            f"{partitions} at most (ESSP_PARTITIONS)",
             code="range",
         )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -200,7 +211,7 @@ def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
             f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_cause(error)}); "
             f"start all of them again"
         ) from error
-    return DistributedRanks(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave)
+    return DistributedRanks(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave, partitions)
 
 
 def _leave() -> None:

@@ -93,7 +93,7 @@ class Training:
         self._seed = assignment.seed
         self._device = device
         self._ranks = ranks
-        self._most_clips = largest_share(self._spec.batch_size, ranks.world_size)
+        self._most_clips = largest_share(self._spec.batch_size, ranks.world_size, ranks.partitions)
         """Largest number of a batch's clips on one rank."""
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)

@@ -206,7 +206,7 @@ def test_topics_that_are_wrong(own_kafka_url: str) -> None:
     with closing(open_bus(own_kafka_url)) as bus:
         bus.ensure_topics({topics.CLIPS: 3})
     found = examine(Settings(bus=own_kafka_url, stores=()), "", "")
-    assert "topic essp.clips has 3 partitions, ESSP needs 64 -> add" in said(found, "kafka", Level.FAIL)
+    assert "topic essp.clips has 3 partitions, ESSP needs 64 -> run `essp setup`" in said(found, "kafka", Level.FAIL)
     assert "topics are missing: essp.seeds, essp.progress" in said(found, "kafka", Level.WARN)
 
 
