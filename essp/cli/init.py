@@ -38,6 +38,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.decode_cost import decode_cost
 from essp_engine.preflight.checks import check
+from essp_engine.preflight.model_inputs import with_inputs
 from essp_engine.preflight.resolve import resolve_on
 from essp_engine.preflight.sizing import enough_budget, most_unit_clips
 from essp_engine.registrations import Declared
@@ -306,7 +307,7 @@ def _with_settings(text: str, catalog_uri: str, sets: Sequence[str], name: str |
 def _check(spec: JobSpec, catalog: Catalog, model: str | None) -> None:
     """Raises `ConfigError` for a job that cannot be trained, as `essp validate` would. `model`: of `--model`."""
     try:
-        job = resolve_on(catalog, spec, Declared(code=Settings().code))
+        job = resolve_on(catalog, with_inputs(spec, None), Declared(code=Settings().code))
     except ConfigError as error:
         raise ConfigError(
             f"no file is written, because its job could not be trained: {error.problem}",
