@@ -95,7 +95,7 @@ def of_tenant(tenant: str, name: str) -> str:
 
 
 def partitions(topic: str, data: int = DATA_PARTITIONS) -> int:
-    """The number of partitions with which a topic is created. `data`: that of the data topics (`Bus.partitions`)."""
+    """The number of partitions with which a topic is created. `data`: the number for data topics (`Bus.partitions`)."""
     return 1 if topic in (PROGRESS, CONTROL, DEADLETTER, DOCTOR) else data
 
 

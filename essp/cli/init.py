@@ -40,6 +40,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.decode_cost import decode_cost
 from essp_engine.preflight.checks import check
+from essp_engine.preflight.model_inputs import with_inputs
 from essp_engine.preflight.resolve import resolve_on
 from essp_engine.preflight.sizing import enough_budget, most_unit_clips
 from essp_engine.registrations import Declared
@@ -244,6 +245,13 @@ def main(
                     field="--for",
                     code="conflict",
                 )
+            if recipe == "extract":
+                raise ConfigError(
+                    f"the catalog has {len(views)} views, and this recipe is for one; build a catalog of one view, or "
+                    "write clip.views and a stream for each yourself (docs/job.md)",
+                    field="--for",
+                    code="conflict",
+                )
             catalog_of_job = of_views(catalog_of_job, views)
         if recipe is None and given is None:
             recipe = _recipe_for(catalog_of_job)
@@ -251,8 +259,7 @@ def main(
             text = _extraction_text(catalog_of_job, uri, out, given or NETWORK)
         else:
             text = job_text(catalog_of_job, uri, str(out), model, recipe)
-            if len(views) > 1:
-                text = for_views(text, views)
+            text = for_views(text, views) if len(views) > 1 else text
         _check(parse_spec(text, str(out)), catalog_of_job, given)
     if sets or named:
         with options_named(name=named):
@@ -319,7 +326,7 @@ def _with_settings(text: str, catalog_uri: str, sets: Sequence[str], name: str |
 def _check(spec: JobSpec, catalog: Catalog, model: str | None) -> None:
     """Raises `ConfigError` for a job that cannot be trained, as `essp validate` would. `model`: of `--model`."""
     try:
-        job = resolve_on(catalog, spec, Declared(code=Settings().code))
+        job = resolve_on(catalog, with_inputs(spec, None), Declared(code=Settings().code))
     except ConfigError as error:
         raise ConfigError(
             f"no file is written, because its job could not be trained: {error.problem}",

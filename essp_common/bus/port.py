@@ -40,7 +40,7 @@ def check_size(topic: str, key: bytes, value: bytes) -> None:
 
 
 def has_enough(present: int, wanted: int) -> bool:
-    """Whether a topic with so many partitions will do."""
+    """Whether a topic with this number of partitions will do."""
     return present == wanted or present > wanted > 1
 
 

@@ -29,7 +29,7 @@ Guarantees:
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way.
 - A message about a clip that another rank or predictor takes is dropped, and its bytes stay: it was sent while clips
-  were dealt otherwise, and whoever takes the clip asks for it.
+  were dealt otherwise, and the consumer that takes the clip asks for it.
 - Bytes that a worker of another release has stored (`OtherRelease`) are treated as a clip that has not arrived: during
   an upgrade this may happen to a clip any number of times, and does not count as a failure of the clip.
 - If the next clip is late, the intake requests it, so that a lost message or report never blocks a consumer
@@ -141,7 +141,7 @@ class IntakeOptions:
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
     of: int = topics.DATA_PARTITIONS
-    """Number of partitions of the stream's topic; the intake takes that of its bus."""
+    """Number of partitions of the stream's topic; the intake takes the number of its bus."""
     share: Share | None = None
     """The clips that a predictor takes; None: those of the rank."""
     fetches: int = 0

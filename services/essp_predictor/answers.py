@@ -1,8 +1,8 @@
 """Computes the predictions and segments of a job from the saved scores of its streams, a few videos at a time.
 
-Blocks of the scores are read one after the other, whoever saved them. About two thousand clips are fused together, but
-only whole videos: the last video waits for the next clips, which may contain more of it. So the memory is these clips
-plus the longest video, at 4 bytes per clip, class and member.
+Blocks of the scores, saved by any predictor, are read one after the other. About two thousand clips are fused together,
+but only whole videos: the last video waits for the next clips, which may contain more of it. So the memory is these
+clips plus the longest video, at 4 bytes per clip, class and member.
 """
 
 from __future__ import annotations

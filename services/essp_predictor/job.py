@@ -4,7 +4,7 @@
     when all are saved, the leader:   a few videos at a time: fuse ──▶ predictions.parquet
 
 The share changes when predictors come and go (`service.py`). What is scored by then is saved, and the rest is dealt
-anew; the next owner of a block finds its messages not committed, and nearly always its bytes in the cache. So neither
+again; the next owner of a block finds its messages not committed, and nearly always its bytes in the cache. So neither
 memory nor the cost of a crash grows with the number of videos, and a video of any length occupies memory only with its
 scores. If the job extracts, vectors replace the scores (`feature_output.py`).
 """
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _TAKE_S = 0.1
 _LOOK_S = 0.1
-"""How often a predictor looks whether its share has changed."""
+"""How often a predictor checks whether its share has changed."""
 _LONGEST_LOOK_S = 2.0
 """The same, for the leader that waits until others have saved what they score: each look lists the store."""
 
@@ -129,7 +129,7 @@ class PredictionJob:
                 stream.close()
 
     def _streams(self, partitions: frozenset[int]) -> list[StreamPhase]:
-        """Open the streams of which clips fall to these partitions."""
+        """Open the streams that have clips on these partitions."""
         saved = {stream: self._partial_scores.saved(stream) for stream in self._spec.streams}
         blocks = range(-(-self._clips // topics.BLOCK_CLIPS))
         share = Share(partitions, self._adapters.bus.partitions)
@@ -180,8 +180,8 @@ class PredictionJob:
         return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, 0))
 
     def _watch(self, streams: Sequence[StreamPhase], partitions: frozenset[int]) -> bool:
-        """Wait until the share changes or the job is left; or, for the leader, until all clips are saved, by whoever
-        scores them. Returns True for the latter."""
+        """Wait until the share changes or the job is left; or, for the leader, until all clips are saved, by all
+        predictors together. Returns True for the latter."""
         outage = Outage(ids.PREDICTOR, self._broken.wait)
         pause_s = _LOOK_S
         while not (self._role.leave() or self._broken.is_set() or self._role.share() != partitions):

@@ -2,7 +2,7 @@
 
     essp.control   a job begins: each predictor opens it, and scores the clips of its share
     essp.shares    says which share that is: predictors are a consumer group, and share the partitions of this topic
-    essp.control   has one partition, and whoever owns it in the same group leads: it writes the answers
+    essp.control   has one partition, and its owner in the same group leads: it writes the answers
 
 Partition n of `essp.shares` stands for partition n of every stream of every predict job, so a predictor joins one
 group however many jobs there are. If one leaves or dies, the others get its partitions, and score what it had not
@@ -89,7 +89,7 @@ class Predictor:
         self._lost: DeviceLost | None = None
 
     def run(self) -> None:
-        """Take part in jobs until drained. Raises `DeviceLost`; a new process then takes its place."""
+        """Take part in jobs until drained. Raises `DeviceLost`; a new process then replaces this one."""
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL, topics.SHARES], ids.PREDICTOR)
         self._subscription = subscription

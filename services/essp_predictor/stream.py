@@ -3,7 +3,8 @@
     views of each clip ──every batch──▶ scores ──whole blocks, every second──▶ saved, bytes freed, messages committed
 
 Clips arrive in index order, so one block at a time is begun (`topics.BLOCK_CLIPS`). Batches never reach from one block
-into another: the scores of a clip are the same bits whoever scores which blocks.
+into another: the scores of a clip are the same bits for any
+division of the blocks.
 
 Bytes are freed once the scores are saved (`essp_common/artifacts/partial_scores.py`). If a predictor dies before, the
 next owner of its blocks reads the same bytes and makes the same scores. Only if no clip arrives, bytes of the block

@@ -26,6 +26,7 @@ from essp_engine.learning.inputs import IMAGENET
 from essp_engine.learning.networks import Small
 from tests.harness.embedded_jobs import complete
 from tests.harness.rounding import TOLERANCE
+from tests.harness.waiting import until
 
 FRAMES, CROP, SIDE = 4, 32, 40
 MakeSpec = Callable[..., JobSpec]
@@ -105,6 +106,26 @@ def test_the_same_vectors_are_written_as_files_of_numpy(catalog: Path, weights: 
         arrays = [np.load(tmp_path / "features" / source / row["file"]) for row in rows]
         assert [array.shape for array in arrays] == [(row["vectors"], 128) for row in rows]
         assert all(np.isfinite(array).all() for array in arrays)
+
+
+def test_a_job_that_was_interrupted_writes_the_same_bytes(
+    catalog: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("essp_predictor.stream._SAVE_S", 0.0)
+    extract = of_network(weights)
+    outputs = [tmp_path / "undisturbed", tmp_path / "interrupted"]
+    with Embedded(spec_of(outputs[0], catalog, extract), Settings()) as job:
+        complete(job)
+    with Embedded(spec_of(outputs[1], catalog, extract), Settings()) as job:
+        until(lambda: any(path.name == "done.json" for path in outputs[1].rglob("*")))
+    assert not (outputs[1] / "features" / "manifest.json").exists()
+    with Embedded(spec_of(outputs[1], catalog, extract), Settings()) as job:
+        complete(job)
+    first, second = (
+        {path.relative_to(output): path.read_bytes() for path in (output / "features" / "rgb").rglob("*.*")}
+        for output in outputs
+    )
+    assert first == second
 
 
 def invoke(*arguments: object) -> tuple[int, str, str]:

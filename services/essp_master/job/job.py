@@ -357,7 +357,7 @@ class Job:
         if self.run_state.makes_way:
             return False
         if any(ids.serves(it.subject, made) for it in self.reporter.paused for made in self.needed_pools):
-            self._stall_watch.reported(now_s)  # nobody is to blame, and seeds issued again would be decoded twice
+            self._stall_watch.reported(now_s)  # no worker is to blame, and seeds issued again would be decoded twice
             return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 

@@ -1,7 +1,8 @@
 """Clips of a predict job that are made and scored again, because a predictor left before it had saved their scores.
 
 A predictor frees the bytes of clips that it has not saved only if it waits for more, so these are few
-(`essp_predictor/stream.py`). Whoever takes over its share asks for them. Pure.
+(`essp_predictor/stream.py`). The predictor that takes over its
+share asks for them. Pure.
 """
 
 from __future__ import annotations
@@ -32,6 +33,6 @@ class Rescored:
             self._again[before] += 1
 
     def take(self) -> dict[str, int]:
-        """Return, once, how many clips of which predictor are made again."""
+        """Return, once, how many clips are made again, by the predictor that had scored them."""
         again, self._again = self._again, Counter()
         return dict(again)

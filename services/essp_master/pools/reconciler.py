@@ -103,7 +103,7 @@ class Reconciler:
         tells all workers which pools are paused."""
         self._tell_paused = tell_paused
         self._told_paused: Set[str] | None = None
-        """What the workers were told last; None: nothing yet."""
+        """What was last announced to workers; None: nothing yet."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
@@ -226,7 +226,7 @@ class Reconciler:
     def _set_paused(self, pool: str, paused: bool, by: str) -> PoolRule:
         size = self._existing(pool)
         rule = self._book.rule(pool, size).model_copy(update={"paused": paused})
-        if rule == PoolRule(min=size.min, max=size.max):  # nobody has set anything else
+        if rule == PoolRule(min=size.min, max=size.max):  # users have set nothing else
             self._book.forget(pool, by)
         else:
             self._book.set(pool, rule, by)

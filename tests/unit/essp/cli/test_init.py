@@ -308,3 +308,28 @@ def test_the_recipe_for_many_has_snippets_visits_and_half_precision() -> None:
     assert 256 * flow.optimizer.lr / flow.batch_size == pytest.approx(0.005)
     assert rgb.augment.rand_augment is not None
     assert flow.augment.rand_augment is None, "flow is not a photograph"
+
+
+@pytest.mark.parametrize(
+    ("network", "frames", "weights"),
+    [
+        (None, 1, "resnet18.safetensors"),
+        ("r3d_18", 16, "r3d_18.safetensors"),
+        ("hf:videomae", 16, "videomae.safetensors"),
+        ("timm:vit_small_patch16_224.augreg", 1, "vit_small_patch16_224.augreg.safetensors"),
+        ("efficientnet_lite0", 1, "package:efficientnet_lite0"),
+    ],
+)
+def test_a_job_that_writes_embeddings_needs_no_labels(
+    tmp_path: Path, network: str | None, frames: int, weights: str
+) -> None:
+    rows = [replace(row, class_name="", split="", frame_count=50, last_frame=49, fps=25.0) for row in ROWS]
+    write_catalog(DirectoryStore(str(tmp_path)), "c.parquet", Catalog(rows))
+    given = () if network is None else ("--model", network)
+    assert (
+        essp("init", f"{tmp_path}/c.parquet", "--for", "extract", "--out", f"{tmp_path}/e.yaml", *given).exit_code == 0
+    )
+    spec = load_job(tmp_path / "e.yaml")
+    assert spec.extract is not None
+    assert (spec.extract.network, spec.clip.frames) == (network or "resnet18", frames)
+    assert (spec.extract.weights or "").endswith(weights)
