@@ -57,8 +57,8 @@ class SharedSearch:
     def __init__(
         self, bus: Bus, output: ObjectStore, job: str, fence: int, alone: Search, leave: Callable[[float], bool]
     ) -> None:
-        """`alone`: for a search that is not worth sharing. `leave`: waits this number of seconds, and returns whether this
-        process is draining."""
+        """`alone`: for a search that is not worth sharing. `leave`: waits this number of seconds, and returns whether
+        this process is draining."""
         self._bus = bus
         self._output = output
         self._job = job
