@@ -238,7 +238,7 @@ def main(
     else:
         catalog_of_job = read_catalog(*stores.resolve(uri))
         views = views_of(catalog_of_job)
-        if len(views) > 1 and recipe != "extract":
+        if len(views) > 1:
             if recipe == "many":
                 raise ConfigError(
                     f"many takes clips of several pieces, and those of {len(views)} views are one piece; leave it out",
