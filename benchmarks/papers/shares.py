@@ -100,7 +100,12 @@ def _table(values: Values) -> str:
         when = "after each epoch" if key == "1" else f"{key} times in an epoch"
         hours = spread([seconds / 3600 for seconds in value["seconds"]], "{:.2f}")
         rows.append([when, spread(value["ratios"], "{:.2f}"), hours, spread(value["moves"], "{:.0f}")])
-    head = ["validation", "time to 90 % of the fall: fair shares / by loss", "hours to it", "moves of a training"]
+    head = [
+        "validation",
+        "time to 90 % of the fall: fair shares / by loss",
+        "hours to it",
+        "moves, of all training runs",
+    ]
     return markdown(head, rows)
 
 

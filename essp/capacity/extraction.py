@@ -85,7 +85,14 @@ class DataSet:
         return cls(len(rows), seconds / _HOUR_S, float(frames.sum()), size)
 
     def scaled(self, videos: int, hours: float) -> DataSet:
-        """A larger or smaller set of such videos. 0: in proportion to the other of the two."""
+        """A larger or smaller set of such videos. 0: in proportion to the other of the two.
+
+        Raises `ConfigError` for hours, if those of the present videos are unknown.
+        """
+        if hours and not self.hours:
+            raise ConfigError(
+                "the catalog does not say how long its videos are; give --videos", field="--hours", code="unsupported"
+            )
         by_hours = hours / self.hours if hours else videos / self.videos if videos else 1.0
         number = videos or round(self.videos * by_hours)
         return DataSet(number, self.hours * by_hours, self.frames * by_hours, self.bytes * by_hours)
@@ -156,18 +163,20 @@ class _Sampling:
         """Of all files of a kind."""
 
     def take(self, row: VideoRow) -> None:
-        """Extract one video. One that is damaged, or too short for a feature, adds what it has."""
-        stride = max(1, self._spec.clip.stride)
+        """Extract one video, or its first frames; nothing of one that is damaged."""
         longest = max((feature.frames_needed() for feature in self._features.values()), default=1)
-        most = min(MOST_FRAMES, max(_ENOUGH_FRAMES, stride * (longest + 1)))
-        count = min(row.last_frame - row.first_frame + 1, most)
+        stride = min(max(1, self._spec.clip.stride), (MOST_FRAMES - 1) // max(1, longest - 1))
+        length = row.last_frame - row.first_frame + 1
+        count = max(min(length, _ENOUGH_FRAMES), (longest - 1) * stride + 1)  # past the end, the last one is repeated
+        if (resize := self._spec.clip.resize).mode == "bounded":
+            count = min(MOST_FRAMES, -(-count // resize.temporal_multiple) * resize.temporal_multiple)
         began_s = time.process_time()
         try:
             frames = decode(row, clip=self._clip(count), strict=False)
         except BadVideo:
             return
         self._add(FRAMES, frames, count, began_s)
-        self.frames += count
+        self.frames += min(length, count)
         self._videos += 1
         shared: dict[tuple[int, int], Intermediates] = {}
         for name, feature in self._features.items():

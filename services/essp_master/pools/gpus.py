@@ -5,7 +5,8 @@ loss in one epoch, as a share of its whole fall so far. It is assumed to keep sh
 
 GPUs are then assigned one by one, each to the trainer whose predicted improvement it raises most. Every trainer keeps
 its minimum. A trainer with little history counts as improving fast, so that new trainers get GPUs. A trainer that waits
-for data gets no more GPUs, because it could not use them.
+for data gets no more GPUs, because it could not use them. GPUs that raise no predicted improvement are assigned as
+well: a trainer then finishes its epochs sooner.
 
 A change costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
 
@@ -76,16 +77,22 @@ def allocate(
     able = [trainer for trainer in trainers if shares[trainer.name]]
     while left:
         gains = {t.name: _gain(t, shares[t.name], present.get(t.name, 0), period_s) for t in able}
-        best = max(gains, key=lambda name: gains[name], default=None)
-        if best is None or gains[best] <= 0:
+        usable = [t.name for t in able if _can_use_more(t, shares[t.name], present.get(t.name, 0))]
+        if not usable:
             break
+        # of those that improve no more, the one with the fewest: what would be idle ends its epochs sooner
+        best = max(usable, key=lambda name: (gains[name], -shares[name]))
         shares[best] += 1
         left -= 1
     return shares if _is_worth_it(trainers, shares, present, gpus, period_s) else dict(present)
 
 
+def _can_use_more(trainer: TrainerForecast, share: int, present: int) -> bool:
+    return share < trainer.max and not (trainer.starved and share >= present)
+
+
 def _gain(trainer: TrainerForecast, share: int, present: int, period_s: float) -> float:
-    if share >= trainer.max or (trainer.starved and share >= present):
+    if not _can_use_more(trainer, share, present):
         return 0.0
     return trainer.improvement(share + 1, period_s) - trainer.improvement(share, period_s)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
 import cv2
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import essp
-from essp.api.clips import _row
 from essp.capacity.extraction import DataSet, Extraction, Machines, check_extractable, comparison, sample
 from essp.capacity.measuring import Costs
 from essp.frame_folders import found_video
@@ -19,6 +17,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
+from essp_engine.video.probe import probe
 from essp_engine.video.synthetic import drifting, texture, write_video
 from tests.harness.refused import refused
 
@@ -89,19 +88,34 @@ def test_extraction_never_pays_if_streaming_costs_less_than_reading_files() -> N
     assert compared(PRESENT, cheap)["pays_after_epochs"] is None
 
 
-def test_a_sample_has_the_bytes_of_the_files_that_it_would_write(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", drifting(texture(96, 80, 1), 30, velocity=(2, 1)))
-    row: VideoRow = _row(str(path), str(path))
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> VideoRow:
+    """Thirty frames."""
+    path = tmp_path_factory.mktemp("video") / "a.mp4"
+    write_video(path, drifting(texture(96, 80, 1), 30, velocity=(2, 1)))
     *_, info = found_video(path.as_uri(), Stores(("file:///",)))
-    row = replace(row, uri=path.as_uri(), size_bytes=info.size_bytes, etag=info.etag)
-    found = sample(job(), Catalog((row,)).rows, 1.0)
-    frames = essp.decode(path, frames=30, size=(64, 64), interpolation="bilinear")
+    facts = probe(str(path))
+    found = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    last = facts.frame_count - 1
+    return VideoRow("a", path.as_uri(), "", "train", info.size_bytes, info.etag, last_frame=last, **found)
+
+
+def test_a_sample_has_the_bytes_of_the_files_that_it_would_write(video: VideoRow) -> None:
+    found = sample(job(), Catalog((video,)).rows, 1.0)
+    frames = essp.decode(video, frames=30, size=(64, 64), interpolation="bilinear")
     files = [cv2.imencode(".jpg", frame[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1] for frame in frames]
     assert (found.videos, found.frames, found.files) == (1, 30, 3.0)
     assert found.bytes["frames"] == pytest.approx(np.mean([len(file) for file in files]))
     assert found.raw_bytes == {"frames": 64 * 64 * 3, "flow": 64 * 64 * 2}
     assert 0 < found.bytes["flow"] < found.raw_bytes["flow"]
     assert min(found.seconds.values()) > 0
+
+
+def test_videos_that_are_shorter_than_a_clip_are_in_the_sample(video: VideoRow) -> None:
+    found = sample(job(stride=20), Catalog((video,)).rows, 1.0)
+    assert (found.frames, found.files) == (30, 3.0)
+    bounded = {"mode": "bounded", "max_pixels": 12_544, "height": 256, "width": 256}
+    assert sample(job(resize=bounded), Catalog((video,)).rows, 1.0).bytes["flow"] > 0
 
 
 def test_what_is_extracted_already_has_nothing_to_compare() -> None:

@@ -24,6 +24,14 @@ def test_one_whose_loss_rises_keeps_its_least() -> None:
     assert allocate([STEEP, rising], 8, {}) == {"steep": 7, "rising": 1}
 
 
+def test_no_gpu_is_idle_while_a_trainer_could_use_it() -> None:
+    rising = [TrainerForecast(name=name, losses=[1.0, 1.1, 1.2, 1.3], epochs_per_s=1 / 300) for name in ("a", "b")]
+    assert allocate(rising[:1], 8, {"a": 1}) == {"a": 8}
+    assert allocate(rising, 8, {"a": 1, "b": 1}) == {"a": 4, "b": 4}
+    starved = TrainerForecast(name="b", losses=rising[1].losses, epochs_per_s=1 / 300, starved=True)
+    assert allocate([rising[0], starved], 8, {"a": 1, "b": 2}) == {"a": 6, "b": 2}
+
+
 def test_a_newcomer_is_not_starved() -> None:
     shares = allocate([FLAT, NEW], 8, {"flat": 8})
     assert shares["new"] > shares["flat"]
