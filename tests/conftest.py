@@ -47,7 +47,7 @@ do processes that wait for something to compile."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--examples", type=int, default=20, help="how many of each property (default: 20)")
+    parser.addoption("--examples", type=int, default=12, help="how many of each property (default: 12)")
     parser.addoption("--lane", choices=(FAST, *LANES), help="only the tests of this lane (tests/lanes.py says which)")
     parser.addoption("--refuse-skips", action="store_true", help="a test that is skipped fails")
 
