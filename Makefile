@@ -73,7 +73,7 @@ test-fast: setup  ## Those of `make test` that start no server and no process: u
 test-promises: setup  ## Faults, whole deployments, tutorial, site, notebooks, frameworks, the wheel: nine minutes.
 	$(PYTEST) -n 6 --lane=promises
 
-test-long: setup  ## Each night: all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
+test-long: setup  ## Each night: all seeds, encodings, networks, many examples, storms, a soak, the install.
 	$(PYTEST) -n 4 --lane=long
 	$(PYTEST) -n 4 --lane=test --examples=200
 	@$(MAKE) --no-print-directory storm soak test-install

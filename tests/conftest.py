@@ -43,11 +43,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""Several tests run at the same time: more threads than cores, and threads that spin while they wait, slow all down."""
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+"""Several tests run at the same time: more threads than cores, and threads that spin while they wait, slow all down. So
+do processes that wait for something to compile."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--examples", type=int, default=20, help="how many of each property (default: 20)")
+    parser.addoption("--examples", type=int, default=12, help="how many of each property (default: 12)")
     parser.addoption("--lane", choices=(FAST, *LANES), help="only the tests of this lane (tests/lanes.py says which)")
     parser.addoption("--refuse-skips", action="store_true", help="a test that is skipped fails")
 
@@ -242,6 +244,15 @@ def started_children(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.harness import launcher
 
     monkeypatch.setenv(launcher.STARTED, "1")
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the pictures of this test's reports, which take a second of each: all are the same one."""
+    from essp.report import plots, samples  # bring matplotlib, which most tests do without
+
+    for module in (plots, samples):
+        monkeypatch.setattr(module, "png", lambda figure, theme: b"\x89PNG")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.test_structure import SOURCES
+from tests.architecture.test_structure import SOURCES, trees
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = (ROOT / "docs" / "threads.md").read_text(encoding="utf-8")
@@ -18,9 +18,9 @@ PASSED_ON = frozenset({"_full(name, of)", "s.name", "service.name", "app"})
 UNNAMED = "a thread without a name"
 
 
-def names(code: str) -> Iterator[str]:
+def names(module: ast.Module) -> Iterator[str]:
     """The names of threads that a module starts; what is put into one is `…`."""
-    for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
         function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         if function in ("lasting", "guarded") and call.args:
@@ -40,7 +40,8 @@ def names(code: str) -> Iterator[str]:
 
 
 def test_all_threads_have_a_name_that_is_explained() -> None:
-    started = {name for path in SOURCES for name in names(path.read_text(encoding="utf-8"))}
+    begin = ("Thread", "lasting", "guarded")
+    started = {name for _, module in trees(SOURCES, *begin) for name in names(module)}
     explained = set(re.findall(r"`((?:essp-|[…\w]+-)[\w…-]+)`(?=[,;|` ]| \|)", TABLES)) - {"essp-"}
     assert started - explained == set()
     assert {name for name in explained if name not in started} == set()
@@ -59,4 +60,4 @@ def test_all_threads_have_a_name_that_is_explained() -> None:
     ],
 )
 def test_what_is_started_is_found(code: str, found: list[str]) -> None:
-    assert list(names(code)) == found
+    assert list(names(ast.parse(code))) == found

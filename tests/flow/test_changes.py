@@ -21,7 +21,7 @@ from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 LR, UPDATES = "trainers.rgb.optimizer.lr", 6
 """Of an epoch: 24 clips, 4 at once."""

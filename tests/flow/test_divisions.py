@@ -22,7 +22,7 @@ from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text, weights_of
 from tests.harness.refused import refused
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 STORES = Stores(("file:///",))
 

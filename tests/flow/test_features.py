@@ -26,7 +26,7 @@ from essp_engine.aggregation.fused import fusion_of
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 STORES = Stores(("file:///",))
 FISHER_VECTOR = {"name": "fisher_vector", "pca": 4, "centres": 2}

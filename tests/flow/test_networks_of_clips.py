@@ -22,7 +22,7 @@ from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
 from tests.lanes import often
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 FRAMES = 4
 """Of a clip, or of a snippet; the network sees half of them."""

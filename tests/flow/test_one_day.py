@@ -13,7 +13,7 @@ from essp_common.errors import ConfigError
 from tests.flow.conftest import MakeJob
 from tests.harness.command_line import essp
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sketched")]
 
 
 def test_variations_are_run_compared_and_repeated(make_job: MakeJob, tmp_path: Path) -> None:

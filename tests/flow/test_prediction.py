@@ -154,6 +154,7 @@ def state_of(spec: JobSpec) -> JobState:
         return job.status().state
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_report_is_made_of_a_real_run(trained: JobSpec, runner: CliRunner) -> None:
     done = runner.invoke(app, ["report", trained.output.removeprefix("file://")])
     assert done.exit_code == 0, done.output

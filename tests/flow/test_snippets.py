@@ -26,7 +26,7 @@ from tests.harness.embedded_jobs import finish
 from tests.harness.loops import in_groups
 from tests.harness.refused import refused
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 SNIPPETS = 3
 

@@ -23,7 +23,7 @@ from essp_engine.learning.randomness import seed_of
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 
-pytestmark = pytest.mark.lane("promises")
+pytestmark = [pytest.mark.lane("promises"), pytest.mark.usefixtures("sketched")]
 
 STORES = Stores(("file:///",))
 

@@ -109,7 +109,9 @@ _TESTS = (
     "essp_extractor.features.trajectories",
     "fsspec",
     "hypothesis.extra.numpy",
-    "kubernetes",
+    "kubernetes.client.api.apps_v1_api",  # loaded when they are used, by several test modules
+    "kubernetes.client.api.batch_v1_api",
+    "kubernetes.client.api.core_v1_api",
     "matplotlib.axes",
     "moto.core",
     "mpl_toolkits.mplot3d",

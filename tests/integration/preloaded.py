@@ -6,7 +6,8 @@ With `"code": "..."`, the child runs that in place of the command.
 
 One request a line on stdin, one answer a line on stdout. A child differs from a fresh `python -m essp` only in
 the modules that are there already: required dependencies, and modules of ESSP that need no more than those. No library
-of an extra is among them, which is checked before the first request; so a child can be told to find one missing.
+of an extra is among them, which is checked before the first request; so a child can be told to find one missing. With
+the argument `torch`, torch is there as well, which takes longer to load than all the rest, and is what most lack last.
 """
 
 from __future__ import annotations
@@ -40,13 +41,17 @@ REQUIRED = (
 )
 
 
-def preload() -> None:
-    """Load what needs no extra. Raises `RuntimeError` if that brings a library of one."""
-    for name in REQUIRED:
+WITH_TORCH = frozenset({"torch", "pynvml"})
+"""What torch brings."""
+
+
+def preload(more: tuple[str, ...] = ()) -> None:
+    """Load what needs no extra, and these. Raises `RuntimeError` if that brings a library of an extra."""
+    for name in (*REQUIRED, *more):
         import_module(name)
     from essp_common.distribution import EXTRAS
 
-    if loaded := sorted(EXTRAS.keys() & sys.modules.keys()):
+    if loaded := sorted((EXTRAS.keys() & sys.modules.keys()) - (WITH_TORCH if more else set())):
         raise RuntimeError(f"loaded without being asked for: {', '.join(loaded)}")
 
 
@@ -78,7 +83,7 @@ def become(request: dict[str, object]) -> None:
 def serve() -> None:
     """Answer requests until stdin ends. A child returns from here, to leave as Python does."""
     gc.disable()
-    preload()
+    preload(tuple(sys.argv[1:]))
     gc.freeze()  # a child that leaves need not look at all that again
     gc.enable()
     for line in iter(sys.stdin.readline, ""):

@@ -168,14 +168,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Essp:
     """Runs `essp LINE` where neither the command nor its child processes can import `library`."""
 
-    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
-        self._folder, self._server = folder, server
+    def __init__(self, folder: Path, server: subprocess.Popen[str], with_torch: subprocess.Popen[str]) -> None:
+        """`with_torch`: has loaded it; asked where another library is missing."""
+        self._folder, self._server, self._with_torch = folder, server, with_torch
 
     def __call__(
         self, line: str, library: str, settings: Mapping[str, str] = MappingProxyType({}), code: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`code`: what is run in place of the command."""
-        folder, server = self._folder, self._server
+        folder, server = self._folder, self._server if library == "torch" else self._with_torch
         given = {name: value.format(dir=folder) for name, value in settings.items()}
         path = os.pathsep.join((str(folder), *sys.path))
         outputs = [folder / "stdout.txt", folder / "stderr.txt"]
@@ -207,9 +208,13 @@ class Essp:
 @pytest.fixture(scope="module")
 def essp(folder: Path) -> Iterator[Essp]:
     command = [sys.executable, "-m", "tests.integration.preloaded"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Essp(folder, server)
-    assert server.returncode == 0
+
+    def started(*more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([*command, *more], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    with started() as server, started("torch") as with_torch:
+        yield Essp(folder, server, with_torch)
+    assert (server.returncode, with_torch.returncode) == (0, 0)
 
 
 @pytest.mark.parametrize(

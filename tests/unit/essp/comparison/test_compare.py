@@ -70,6 +70,9 @@ def ended(
     return str(job.root)
 
 
+pytestmark = pytest.mark.usefixtures("sketched")
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     root = tmp_path_factory.mktemp("runs")

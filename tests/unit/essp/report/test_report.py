@@ -70,6 +70,7 @@ def test_what_workers_used_is_in_the_report(tmp_path: Path) -> None:
     assert page.row("trainer.j.<rgb>")[-3:] == ["90 %", "16.0 GiB", "2.0 kWh"]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> None:
     job = fused(tmp_path)
     write_report(job.store, STORES)
@@ -115,6 +116,7 @@ def test_pictures_have_the_colours_of_their_theme(job: FinishedJob, written: Pag
 
 
 @pytest.mark.lane("promises")
+@pytest.mark.usefixtures("sketched")
 def test_a_report_is_kept_when_the_job_has_run_again(tmp_path: Path) -> None:
     job = fused(tmp_path)
     write_report(job.store, STORES)
