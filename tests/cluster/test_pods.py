@@ -132,7 +132,7 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
         for name in ("decoder", "aggregator"):
             until(lambda name=name: evicted(release, name), f"{name} cannot be evicted")  # type: ignore[misc]
         running.gets_on()
-    release.install(values(settings={"log_format": "text"}), case=None)
+    release.install(values(settings={"log_level": "WARNING"}), case=None)
     kill(release, "master")
     until(lambda: up(release))
 
