@@ -43,9 +43,10 @@ class Release:
     helm: Helm
     namespace: str
 
-    def install(self, values: Object, case: Path = MINIMAL) -> None:
+    def install(self, values: Object, case: Path | None = MINIMAL) -> None:
         """Install or upgrade it. Raises `Refused` with helm's words."""
-        self._helm("upgrade", "--install", "essp", str(CHART), "--values", str(case), values=values)
+        shared = [] if case is None else ["--values", str(case)]
+        self._helm("upgrade", "--install", "essp", str(CHART), *shared, values=values)
 
     def rollback(self, revision: int) -> None:
         self._helm("rollback", "essp", str(revision))

@@ -196,7 +196,7 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
 
 
 def _names_another(error: ApiException) -> bool:
-    """Whether the request named another object's uid, of which the API server speaks in several ways."""
+    """Whether the request named another object's uid. The API server words this in several ways."""
     return error.status == 409 and "precondition" in _said(error).lower()
 
 

@@ -181,7 +181,7 @@ class KubernetesDriver:
         self._short: dict[str, str] = {}
         """Pools with pods that were not created or not scheduled at the last inspection, with the reason."""
         self._idle: Set[str] = set()
-        """Pools that do no work at all at the last inspection, and trainings that lack a pod."""
+        """Pools that had no worker at the last inspection, and training runs that lacked a pod."""
         self._lasting = Lasting(_PASSES_S, clock)
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)

@@ -40,7 +40,7 @@ _LEFT = frozenset({0, 75, 76, 143})
 """Exit codes of processes that are not at fault: they were told to leave, or left because another rank had died."""
 _NO_MEMORY = "OOMKilled"
 _OVERDUE = timedelta(seconds=30)
-"""A pod that is still there so long after its grace period is on a node that does not answer."""
+"""A pod that is still there this long after its grace period is on a node that does not answer."""
 _STARTS = timedelta(seconds=30)
 """How long a container may be created before its pod's Events are read."""
 _LONGEST = 400
@@ -246,8 +246,8 @@ def _lost(pod: Any, overdue: bool) -> str:
         return f"{words}; Kubernetes waits some minutes for it before it moves the pod"
     since = pod.metadata.deletion_timestamp
     return (
-        f"{words}: the pod should have been gone at {since:%H:%M:%S}, and no other takes its place before that is "
-        f"certain; if the node is lost for good, `kubectl delete node {node}`"
+        f"{words}: the pod should have been gone at {since:%H:%M:%S}, and Kubernetes creates no other one before "
+        f"that is certain; if the node is lost for good, `kubectl delete node {node}`"
     )
 
 

@@ -26,12 +26,12 @@ _STOPS = (
 )
 """Work stands still, for a while at least."""
 _GRAVEST_FIRST = (*_STOPS, Kind.UNSAVED)
-"""A trainer that cannot save goes on, but its job cannot end."""
+"""A trainer that cannot save continues, but its job cannot end."""
 
 
 def hindrance_of(job: Job, now_s: float) -> Condition | None:
     """Return the gravest condition that concerns a running job; None if there is none. A server that only some workers
-    do not reach is none while clips arrive."""
+    cannot reach does not count while clips arrive."""
     if job.state is not JobState.RUNNING:
         return None
     needed, moves = _needed(job), job.activity.clips_per_s(now_s) > 0
