@@ -334,8 +334,12 @@ class KafkaSubscription:
                 continue
             if found.id != known.id:
                 self._read_anew(topic)
-            # A group deals new partitions itself, and fixed ones stay as they are.
-            if self._group is None and self._numbers is None and found.partitions != known.partitions:
+            if found.partitions == known.partitions:
+                continue
+            if self._auto:
+                # kafka-python misses a change that it learns of while it deals the partitions.
+                self._consumer._coordinator.request_rejoin()
+            elif self._group is None and self._numbers is None:  # fixed partitions stay as they are
                 with self._changed:
                     others = {slot for slot in self._owned if slot.topic != topic}
                     self._owned = others | {TopicPartition(topic, number) for number in found.partitions}

@@ -152,6 +152,13 @@ def test_of_two_jobs_of_one_output_that_are_started_at_once_one_is_refused(
     assert ["job small is starting" in reason for reason in refused] == [True]
 
 
+@pytest.fixture
+def groups_stay(adapters: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a master has committed can be looked at after it has left."""
+    monkeypatch.setattr(adapters.bus, "delete_groups", lambda groups: None)
+
+
+@pytest.mark.usefixtures("groups_stay")
 def test_a_job_that_took_an_output_over_is_not_disturbed_by_the_one_that_ended_there(
     adapters: Adapters, fleet_of: FleetOf
 ) -> None:
@@ -185,6 +192,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go
 
 
+@pytest.mark.usefixtures("groups_stay")
 def test_a_job_that_is_started_again_at_once_goes_on_after_the_end_of_its_last_run(
     adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
