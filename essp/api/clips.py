@@ -39,7 +39,7 @@ from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.colour import pictures
 from essp_engine.video.container import VideoFile
 from essp_engine.video.geometry import GRAY, YUV420, frame_shape
-from essp_engine.video.probe import probe
+from essp_engine.video.probe import probe, tolerant
 from essp_engine.video.reader import Reader
 
 Interpolation = Literal["bilinear", "bicubic", "area"]
@@ -135,7 +135,7 @@ def decode(
         resize = resize_to(short_side, size, interpolation)
     with ExitStack() as stack:
         file = _opened(stack, video)
-        row = video if isinstance(video, VideoRow) else _row(video, file)
+        row = video if isinstance(video, VideoRow) else _row(video, file, strict)
         clips = _zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)))
         if clip is None:
             seeds = [seed_of(row, first, frames, stride) for first in starts]
@@ -160,7 +160,7 @@ def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize,
             raise ConfigError(f"must be seconds, or a list of them, got {shown(at_s)}", field="at_s", code="type")
     with ExitStack() as stack:
         file = _opened(stack, video)
-        row = video if isinstance(video, VideoRow) else _row(video, file, timed=True)
+        row = video if isinstance(video, VideoRow) else _row(video, file, strict, timed=True)
         numbers = _shown_at(row, seconds, strict)
         frames = _zeros((len(numbers), *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, number - row.first_frame, 1, 1) for number in numbers]
@@ -241,10 +241,10 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow | Contents) -> VideoF
     return file
 
 
-def _row(video: object, file: VideoFile, *, timed: bool = False) -> VideoRow:
-    """The row that a catalog would have for the whole file."""
+def _row(video: object, file: VideoFile, strict: bool, *, timed: bool = False) -> VideoRow:
+    """The row that a catalog would have for the whole file. Unless `strict`, a damaged file has one, too."""
     name = name_of_contents(video) if is_contents(video) else str(video)
-    facts = probe(file, timed=timed)
+    facts = (probe if strict else tolerant)(file, timed=timed)
     found = {field.name: getattr(facts, field.name) for field in fields(facts)}
     return VideoRow(name, name, "", "", 0, "", last_frame=facts.frame_count - 1, **found)
 

@@ -21,6 +21,7 @@ from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
 from essp.embedded.finished import showing, statuses_in
+from essp.embedded.videos import check_videos
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -193,6 +194,7 @@ def run_watched(
     stores = Stores(settings.stores)
     found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
     check_devices(spec)
+    check_videos(found, stores)
     if problems := failing(settings):
         raise not_ready(problems)
     if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):

@@ -17,6 +17,7 @@ from essp.cli.fresh import preflight_asking, tell
 from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
+from essp.embedded.videos import missing_videos
 from essp.uris import shown
 from essp_common.artifacts.removal import Removal
 from essp_common.job.spec import JobSpec
@@ -60,11 +61,15 @@ def main(
             found = checked(divisions, stores, fresh, True, declared)
         else:
             found = [preflight_asking(spec, stores, fresh, True, declared)]
-    if settings.bus.startswith("memory:"):  # otherwise the trainers may be on other machines
+    away: str = ""
+    if settings.bus.startswith("memory:"):  # otherwise workers may be on other machines
         check_devices(spec)
+        away = missing_videos(found[0], stores)
     failing = servers_failing(settings)
     of_jobs = dict.fromkeys(warning for one in found for warning in one.warnings)
     warnings = [*of_jobs, *(() if failing else _room(spec, settings))]
+    if away:
+        warnings.append(f"data.catalog: {away}")
     told = {"warnings": warnings, "failing": failing}
     facts = {each.name: _facts(one) for each, one in zip(divisions, found, strict=True)} if divisions else {}
     if as_json:

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.runtime.troubles import Troubles
+from essp_common.objects.read_only import Derived
 
 _KEY = re.compile(
     r"(?P<file>.+\.(?:tar|parquet|pq|arrow))/(?P<offset>[0-9]+)\+(?P<size>[0-9]+)"
@@ -85,12 +84,8 @@ class _Place:
         return self.packed.length if self.packed is not None else self.size
 
 
-class Archive:
+class Archive(Derived):
     """An `ObjectStore` of the parts of all files in a store."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        """`store`: contains the files."""
-        self._store = store
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Return a range of a part."""
@@ -117,41 +112,13 @@ class Archive:
             return io.BytesIO(self._unpacked(key, place, place.packed))
         return io.BufferedReader(_Part(self._store.open(place.file), place.offset, place.size), _BUFFER_BYTES)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield nothing: parts are found by reading their file."""
-        yield from ()
-
-    def local_path(self, key: str) -> str | None:
-        """Return None: no part is a separate file."""
-        return None
-
     def whole(self, key: str) -> tuple[ObjectStore, str]:
         """Return the file that contains a part: its store and its key there."""
         return self._store, _place(key).file
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
-        """Refuse."""
-        raise ConfigError(f"{self.uri(key)} is in an archive, which is read-only", code="unsupported")
-
-    def put_file(self, key: str, path: str) -> NoReturn:
-        """Refuse."""
-        self.put(key, b"")
-
-    def delete(self, key: str) -> NoReturn:
-        """Refuse."""
-        self.put(key, b"")
-
     def unwritable(self) -> str:
         """Return the reason: such files are read-only."""
-        return "nothing is written in archives and tables"
-
-    def troubles(self) -> Troubles:
-        """Return the troubles of the store."""
-        return self._store.troubles()
-
-    def uri(self, key: str) -> str:
-        """Return the URI of the part."""
-        return self._store.uri(key)
+        return "archives and tables are only read"
 
     def below(self, folder: str) -> Archive:
         """Return the store for a folder of such files."""

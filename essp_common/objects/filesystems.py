@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from importlib import import_module
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, quote
 
 import fsspec
@@ -29,6 +29,7 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError,
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
+from essp_common.objects.read_only import ReadOnly
 from essp_common.runtime.addresses import shown_address, shown_uri, without_password, without_secrets
 from essp_common.runtime.forks import Remade
 from essp_common.runtime.troubles import Troubles
@@ -47,7 +48,7 @@ encoded or signed."""
 _BOOLEANS = {"true": True, "false": False}
 
 
-class FilesystemStore:
+class FilesystemStore(ReadOnly):
     """An `ObjectStore` in a file system of fsspec, below a folder; read only."""
 
     def __init__(self, files: Any, scheme: str, place: str, root: str) -> None:
@@ -134,18 +135,6 @@ class FilesystemStore:
         """Return None."""
         checked(key)
         return None
-
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
-        """Refuse."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
-
-    def put_file(self, key: str, path: str) -> NoReturn:
-        """Refuse."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
-
-    def delete(self, key: str) -> NoReturn:
-        """Refuse."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def unwritable(self) -> str:
         """Return the reason: the store is read-only."""

@@ -20,15 +20,15 @@ import re
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.runtime.troubles import Troubles
+from essp_common.objects.read_only import Derived
 
 _log = logging.getLogger(__name__)
 
@@ -121,12 +121,8 @@ def as_one(series: Series, pictures: Sequence[ObjectInfo]) -> ObjectInfo:
     return ObjectInfo(series.key, size, digest.hexdigest())
 
 
-class FrameFolders:
-    """An `ObjectStore` of the series of pictures in a store. Read only."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        """`store`: contains the pictures."""
-        self._store = store
+class FrameFolders(Derived):
+    """An `ObjectStore` of the series of pictures in a store."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Return a range of the video file."""
@@ -144,37 +140,9 @@ class FrameFolders:
         series = _series(key)
         return io.BufferedReader(_Frames(self._store, series, self._pictures(series)), _BUFFER_BYTES)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield nothing: series are found by listing the store."""
-        yield from ()
-
-    def local_path(self, key: str) -> str | None:
-        """Return None: there is no such file."""
-        return None
-
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
-        """Refuse."""
-        raise ConfigError(f"{self.uri(key)} is a folder of frames, which is read-only", code="unsupported")
-
-    def put_file(self, key: str, path: str) -> NoReturn:
-        """Refuse."""
-        self.put(key, b"")
-
-    def delete(self, key: str) -> NoReturn:
-        """Refuse."""
-        self.put(key, b"")
-
     def unwritable(self) -> str:
         """Return the reason: frames are read-only."""
-        return "nothing is written in folders of frames"
-
-    def troubles(self) -> Troubles:
-        """Return the troubles of the store."""
-        return self._store.troubles()
-
-    def uri(self, key: str) -> str:
-        """Return the URI of the series."""
-        return self._store.uri(key)
+        return "folders of frames are only read"
 
     def below(self, folder: str) -> FrameFolders:
         """Return the store for a folder of series."""

@@ -147,6 +147,31 @@ def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
     return _facts(replace(header, notes=[note, *header.notes]), packets, index)
 
 
+def tolerant(file: VideoFile, *, limits: Limits | None = None, timed: bool = False) -> VideoFacts:
+    """The facts of a video file; of a truncated or damaged one, what its packets show, for a reader without `strict`.
+
+    Each packet then counts as one frame, also where it cannot be decoded. Raises `BadVideo` for all other errors, and
+    if no frame can be decoded.
+    """
+    limits = limits or Limits()
+    try:
+        return probe(file, limits=limits, timed=timed)
+    except BadVideo as error:
+        if error.kind not in SALVAGEABLE:
+            raise
+        problem = error
+    header, packets = _scanned(file, limits, check=False)
+    with Reader(file, limits) as reader:
+        first = next((frame for _, frame in reader.frames(strict=False)), None)
+    if first is None:
+        raise BadVideo(f"{problem}; {HOPELESS}", problem.kind) from problem
+    stamps = packets.shown
+    known = sorted(stamp for stamp in stamps if stamp is not None)
+    pictures = Pictures()
+    index = _Index(len(stamps), first, (), (), False, 0, known if len(known) == len(stamps) else stamps, pictures)
+    return _facts(header, packets, index, timed=timed)
+
+
 def _scanned(file: VideoFile, limits: Limits, *, check: bool) -> tuple[_Header, Packets]:
     """The container's declarations, and the packets of the file. `check`: verify that the file is complete."""
     container, stream = open_video(file, limits)

@@ -24,7 +24,7 @@ once. If a keyframe lies between two seeds, or two snippets of one, the reader s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from types import TracebackType
@@ -97,6 +97,10 @@ class Reader:
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
         """The frames from `_next`, of a decode from the start of the file that can be continued."""
         self._next, self._strict = 0, True
+        self._last: VideoFrame | None = None
+        """The frame before `_next`; without `strict` it replaces those that are lost."""
+        self._rejected: list[int] = []
+        """Timestamps of the packets that the decoder has rejected (without `strict`) and whose turn is to come."""
         self._parameters: dict[PktSideDataT, PacketSideData] | None = None
         """Parameters provided with the first packet after opening, which a seek would lose; None: not read yet."""
         self.tally = Tally()
@@ -162,9 +166,9 @@ class Reader:
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
         """Yields frames with their indices, from the keyframe `seek` or the start of the file. Raises `BadVideo`."""
         if seek is not None and seek.frame_index > 0 and (shown := self.from_keyframe(seek, strict=strict)):
-            yield from enumerate(shown, seek.frame_index)
+            yield from _numbered(shown, self._rejected, seek.frame_index, seek.pts)
         else:
-            yield from enumerate(self._from_start(strict))
+            yield from _numbered(self._from_start(strict), self._rejected)
 
     def sound(self) -> Iterator[tuple[int, VideoFrame]]:
         """Yields the frames from the start of the file up to the first sign of damage, with their indices.
@@ -181,7 +185,7 @@ class Reader:
             packets = self._packets_from(seek)
             if packets is None:
                 return None
-            shown = _decoded(packets, self._stream, strict)
+            shown = _decoded(packets, self._stream, strict, self._rejected)
             keyframe = _skip_leading(seek.pts, shown)
         except (av.error.FFmpegError, BadVideo):
             return None
@@ -266,34 +270,38 @@ class Reader:
 
     def _fill_counted(self, run: _Run, output: _Output, strict: bool) -> None:
         wants = run.wants
-        frame: VideoFrame | None = None
-        for number, frame in self._counted(run, strict):
+        counted = self._counted(run, strict)
+        last = self._last  # set where this read continues an earlier one
+        for number, frame in counted:
             self.tally.decoded += 1
             self._next = number + 1
             if number == 0:
                 self._check_size(frame)
             if output.shown is not None:
                 output.shown(number, frame)
-            if number < wants[run.filled].frame:
-                continue
-            if strict and frame.is_corrupt:
-                raise BadVideo(f"frame {number} is damaged")
-            run.fill(number, frame, output)
+            if wants[run.filled].frame < number:
+                run.fill_before(number, frame if last is None else last, output)
+            self._last = last = frame
+            if run.filled < len(wants) and number == wants[run.filled].frame:
+                if strict and frame.is_corrupt:
+                    raise BadVideo(f"frame {number} is damaged")
+                run.fill(number, frame, output)
             if run.filled == len(wants):
                 return
         self._onward = None
-        if strict or frame is None:
+        if strict or last is None:
             raise BadVideo(f"the video ends before its frame {wants[run.filled].frame}", "truncated")
-        while run.filled < len(wants):
-            run.fill(wants[run.filled].frame, frame, output)
+        run.fill_before(wants[-1].frame + 1, last, output)
 
     def _counted(self, run: _Run, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
         """The frames from a keyframe or the start of the file; from the start, no frame is decoded twice if reads go
         forward."""
         if run.seek is not None:
+            self._last = None
             return self.frames(run.seek, strict=strict)
         if self._onward is None or run.wants[0].frame < self._next or strict != self._strict:
-            self._onward, self._strict = enumerate(self._from_start(strict)), strict
+            self._last = None
+            self._onward, self._strict = _numbered(self._from_start(strict), self._rejected), strict
         return self._onward
 
     def _open(self) -> None:
@@ -317,14 +325,15 @@ class Reader:
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
         packets = self._restarted()
         if self._declared is None:
-            return _decoded(packets, self._stream, strict)
+            return _decoded(packets, self._stream, strict, self._rejected)
         return self._in_order(packets, strict)
 
     def _in_order(self, packets: Iterator[Packet[VideoStream]], strict: bool) -> Iterator[VideoFrame]:
         """Yields the decoded frames. Raises `BadVideo` when the first one is not where the index of the file has it."""
         order = Order(packets, Seek(pts=_BEFORE_ALL), self._ahead)
         whole = chain((packet for packet, _ in order), [None])
-        for number, frame in enumerate(_decoded(whole, self._stream, strict)):
+        rejected: list[int] = []
+        for number, frame in _numbered(_decoded(whole, self._stream, strict, rejected), rejected):
             if order.number(frame.pts) != number:
                 raise BadVideo(
                     f"frame {number} of the file is not the one that its index has there; build the catalog again, "
@@ -489,6 +498,11 @@ class _Run:
                 done = output.convert(frame, want)
             self.filled += 1
 
+    def fill_before(self, number: int, frame: VideoFrame, output: _Output) -> None:
+        """Write `frame` to the targets that want one before `number`, which are lost."""
+        while self.filled < len(self.wants) and (wanted := self.wants[self.filled].frame) < number:
+            self.fill(wanted, frame, output)
+
 
 def _displayed(frame: VideoFrame) -> tuple[int, int]:
     """Width and height as displayed."""
@@ -568,9 +582,27 @@ def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
     return None
 
 
-def _decoded(packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
+def _numbered(
+    shown: Iterable[VideoFrame], rejected: list[int], first: int = 0, first_pts: int = _BEFORE_ALL
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Number the frames from `first` on. A rejected packet keeps the number of the frame that it would have shown."""
+    number, before = first, first_pts
+    for frame in shown:
+        if frame.pts is not None:
+            if rejected:  # some are shown nevertheless, and leading frames are not counted
+                number += sum(before < pts < frame.pts for pts in rejected)
+                rejected[:] = [pts for pts in rejected if pts > frame.pts]
+            before = frame.pts
+        yield number, frame
+        number += 1
+
+
+def _decoded(
+    packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool, rejected: list[int]
+) -> Iterator[VideoFrame]:
     """Yields the decoded frames. None instead of a packet: no more come. Unless `strict`, packets that the decoder
-    rejects are skipped."""
+    rejects are skipped, and their timestamps added to `rejected`."""
+    rejected.clear()
     while True:
         try:
             packet = next(packets)
@@ -585,6 +617,8 @@ def _decoded(packets: Iterator[Packet[VideoStream] | None], stream: VideoStream,
         except av.error.FFmpegError as error:
             if strict:
                 raise BadVideo(f"the decoder fails: {reason(error)}") from error
+            if packet is not None and packet.pts is not None and not packet.is_discard:
+                rejected.append(packet.pts)
             continue
         yield from frames
 

@@ -132,6 +132,23 @@ def test_a_video_shows_nothing_before_its_first_frame_and_after_its_end(
         essp.decode(replace(row, fps=0.0), at_s=0.4)
 
 
+def test_a_damaged_file_is_decoded_around_its_damage_if_not_strict(tmp_path: Path) -> None:
+    """By frame and by time, without a catalog; a file that is cut off ends where it was cut."""
+    path = write_video(tmp_path / "a.avi", numbered(FRAMES), Encoding(codec="mjpeg", pixel_format="yuvj420p"))
+    frames = essp.decode(path, frames=FRAMES)
+    with av.open(str(path)) as container:
+        start, size = [(packet.pos or 0, packet.size) for packet in container.demux(video=0)][7]
+    data = path.read_bytes()
+    damaged, cut = data[:start] + bytes(size) + data[start + size :], data[: start + size // 2]
+    for bad in (damaged, cut):
+        with pytest.raises(BadVideo):
+            essp.decode(bad)
+    shown = [0, 1, 2, 3, 4, 5, 6, 6, *range(8, FRAMES)]
+    assert np.array_equal(essp.decode(damaged, frames=FRAMES, strict=False), frames[shown])
+    assert np.array_equal(essp.decode(damaged, at_s=[0.28, 0.32], strict=False), frames[[6, 8]])
+    assert np.array_equal(essp.decode(cut, frames=7, strict=False), frames[:7])
+
+
 def test_seconds_of_a_segment_count_from_its_first_frame(row: VideoRow, frames: NDArray[np.uint8]) -> None:
     segment = replace(row, first_frame=10, last_frame=14)
     assert np.array_equal(essp.decode(segment, at_s=[0, 0.04, 0.199]), frames[[10, 11, 14]])

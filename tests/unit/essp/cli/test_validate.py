@@ -25,7 +25,7 @@ from tests.harness.finished_job import finished_job
 from tests.harness.refused import refused
 
 ROWS = tuple(
-    VideoRow(f"{split}{n}", f"file:///v/{split}{n}.mp4", f"c{n % 2}", split, 1, "e", width=64, height=64,
+    VideoRow(f"{split}{n}", f"s3://v/{split}{n}.mp4", f"c{n % 2}", split, 1, "e", width=64, height=64,
              frame_count=50, last_frame=49)
     for split in ("train", "validation") for n in range(4)
 )  # fmt: skip
@@ -53,6 +53,20 @@ def test_what_init_writes_is_sound(file: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["classes"], found["videos"], found["warnings"]) == (2, {"train": 4, "validation": 4}, [])
     assert done.stderr == ""
+
+
+def test_videos_that_are_not_there_are_told_before_the_run_refuses_them(tmp_path: Path) -> None:
+    """Another machine may have them, so only a run on this one is refused. One that is there is enough."""
+    rows = tuple(replace(row, uri=(tmp_path / f"{row.id}.mp4").as_uri()) for row in ROWS)
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(rows))
+    job = tmp_path / "job.yaml"
+    job.write_text(job_text(Catalog(rows), "set.parquet", "job.yaml", "small"))
+    [warning] = json.loads(validate(job, "--json").stdout)["warnings"]
+    assert "relocate" in warning
+    with refused("data.catalog", "not_found"):
+        essp("run", str(job))
+    (tmp_path / "validation3.mp4").touch()
+    assert json.loads(validate(job, "--json").stdout)["warnings"] == []
 
 
 def test_what_decoding_costs_is_said(file: Path) -> None:

@@ -25,7 +25,7 @@ from essp_engine.planning.plan import seek_to
 from essp_engine.video import selection
 from essp_engine.video.container import Limits
 from essp_engine.video.geometry import frame_shape, output_size
-from essp_engine.video.probe import VideoFacts, probe
+from essp_engine.video.probe import VideoFacts, probe, tolerant
 from essp_engine.video.reader import Reader
 from essp_engine.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
 from tests.lanes import across, often
@@ -542,6 +542,30 @@ def test_limits_hold_before_decoding(samples: Samples) -> None:
         with pytest.raises(BadVideo, match="limit") as caught:
             Reader(path, limits)
         assert caught.value.kind == "limit"
+
+
+@pytest.mark.parametrize("lost", [0, 15, FRAMES - 1])
+@pytest.mark.parametrize("encoding", [Encoding(codec="mjpeg", pixel_format="yuvj420p"), Encoding(gop=1)])
+def test_a_lost_frame_is_replaced_and_moves_no_other(tmp_path: Path, encoding: Encoding, lost: int) -> None:
+    """However the reads come: from the start, from a keyframe, or where the one before has stopped."""
+    path = write_video(tmp_path / ("a.avi" if encoding.codec == "mjpeg" else "a.mp4"), numbered(FRAMES), encoding)
+    sample = Sample(path)
+    _wreck(path, lost)
+    expected = [max(lost - 1, 0) if number == lost else number for number in range(FRAMES)]
+    expected[0] = 1 if lost == 0 else 0
+    for known in (sample.facts, tolerant(str(path))):
+        assert known.frame_count == FRAMES
+        with Reader(str(path), lookahead=known.lookahead) as reader:
+            for seek in (False, True):
+                shown = []
+                for first in range(0, FRAMES, 5):
+                    seed = sample.seed(first, count=5)
+                    if not seek:
+                        seed.ClearField("seek")
+                    targets = sample.targets([seed])
+                    assert reader.read([seed], NONE, targets, strict=False) == [None]
+                    shown += [read_number(picture) for picture in targets[0]]
+                assert shown == expected
 
 
 def _wreck(path: Path, frame: int) -> None:
