@@ -294,7 +294,7 @@ def test_a_job_is_followed_through_an_outage_until_it_has_ended(live: Live, monk
     monkeypatch.setattr(cli, "_get", seldom)
     monkeypatch.setattr(cli, "_LOOK_S", 0.0)
     shown = [json.loads(line) for line in live.essp("get", "small", "--watch", "--json").stdout.splitlines()]
-    assert [[*line][0] for line in shown] == ["status", "status", "result"]
+    assert [next(iter(line)) for line in shown] == ["status", "status", "result"]
     assert shown[-1]["result"]["state"] == "completed"
 
 
