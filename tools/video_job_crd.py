@@ -114,7 +114,7 @@ def _within(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[s
         case "string" if "enum" not in schema and "const" not in schema:
             return {"maxLength": schema.get("maxLength", _LONGEST_TEXT)}
         case "array":
-            items = schema.get("items") or next(iter(schema.get("prefixItems", ())), {})
+            items: Mapping[str, Any] = schema.get("items") or next(iter(schema.get("prefixItems", ())), {})
             return {"items": structural(items, definitions), "maxItems": schema.get("maxItems", _MOST)}
         case "object" if "properties" in schema:
             fields = {name: structural(field, definitions) for name, field in schema["properties"].items()}

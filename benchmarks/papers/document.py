@@ -16,7 +16,7 @@ import matplotlib as mpl
 
 from benchmarks.papers.study import Part, values_of
 
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "essp",  # the same numbers give the same file
     "svg.fonttype": "none",
     "axes.spines.top": False,

@@ -456,8 +456,9 @@ def _few_of_labels(videos: int) -> dict[str, object]:
 def _files_of(text: str) -> str:
     """The weight files that a job starts from, for the last line of the output; empty if it uses none."""
     spec = parse_spec(text)
-    users = [*spec.trainers.values(), *([] if spec.extract is None else [spec.extract])]
-    named = {user.weights for user in users if user.weights}
+    named = {trainer.weights for trainer in spec.trainers.values() if trainer.weights}
+    if spec.extract is not None and spec.extract.weights:
+        named.add(spec.extract.weights)
     files = sorted(name for name in named if not name.startswith(PACKAGE))
     return f", which starts from {', '.join(files)} (essp weights fetch)" if files else ""
 

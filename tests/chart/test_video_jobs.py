@@ -13,7 +13,8 @@ from jsonschema import Draft4Validator
 from essp.demo.job import job_text, prediction_text
 from essp_common.job.spec import parse_spec
 from essp_master.video_jobs.resource import mirrored_spec
-from tools.video_job_crd import CRD, ROOT
+from tools.video_job_crd import CRD
+from tools.written import ROOT
 
 EXAMPLES = {path.stem: path.read_text() for path in (ROOT / "docs" / "examples").glob("*.yaml")}
 JOBS = EXAMPLES | {

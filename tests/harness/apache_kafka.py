@@ -280,7 +280,7 @@ class ApacheCluster:
         """The broker that leads a partition."""
         with admin_of(self.url) as admin:
             (found,) = admin.describe_topics([topic])
-            leaders = {slot["partition_index"]: slot["leader_id"] for slot in found["partitions"]}
+            leaders: dict[int, int] = {slot["partition_index"]: slot["leader_id"] for slot in found["partitions"]}
         return self.brokers[leaders[partition] - 1]
 
     def __enter__(self) -> Self:

@@ -81,7 +81,7 @@ def trouble_of(
         remedy = f"raise {resources}" if last.no_memory else ""
         more = f"`kubectl logs {last.pod}` and `describe` say more" if last.ran else _describe(last.pod)
         return "; ".join(filter(None, (how, remedy, more)))
-    found = [(pod.metadata.name, why) for pod in pods if (why := _why(pod) or _unstarted(pod, now, told or {}))]
+    found = [(pod.metadata.name, both) for pod in pods if (both := _why(pod) or _unstarted(pod, now, told or {}))]
     if not found:
         return ""
     name, (why, remedy) = found[0]
@@ -146,7 +146,8 @@ def _ended_words(ended: Any, limit: str) -> str:
     if ended.reason == _NO_MEMORY:
         return f"{_NO_MEMORY} (limit {limit})" if limit else _NO_MEMORY
     reason = f" ({ended.reason})" if ended.reason else ""
-    *_, last = ["", *(ended.message or "").strip().splitlines()]  # the end of its log
+    log: list[str] = str(ended.message or "").strip().splitlines()  # the end of it
+    last = log[-1] if log else ""
     said = f": {_short(last)}" if last else ""
     return f"with exit code {ended.exit_code}{reason}{said}"
 
@@ -205,7 +206,7 @@ def _is_unstarted(pod: Any, now: datetime) -> bool:
     since = placed[0].last_transition_time if placed else None
     waits = [it.state and it.state.waiting for it in _containers(status)]
     creating = any(it and it.reason in ("ContainerCreating", "PodInitializing") for it in waits)
-    return since is not None and now - since > _STARTS and creating
+    return bool(since is not None and now - since > _STARTS and creating)
 
 
 def _unmade(workload: Any, pods: Iterable[Any]) -> bool:

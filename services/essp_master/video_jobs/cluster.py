@@ -73,9 +73,10 @@ class VideoJobApi:
 
     def release(self, found: VideoJob) -> VideoJob | None:
         """Let it vanish. Returns None if it has."""
+        left: VideoJob | None = None
         with answers(missing_ok=True):
-            return self._finalizers(found, [name for name in found.metadata.finalizers if name != FINALIZER])
-        return None
+            left = self._finalizers(found, [name for name in found.metadata.finalizers if name != FINALIZER])
+        return left
 
     def write_spec(self, found: VideoJob, spec: Body) -> VideoJob:
         """Give it another specification, unless it has changed in the meantime."""
@@ -85,13 +86,14 @@ class VideoJobApi:
     def write_status(self, found: VideoJob, status: Body) -> VideoJob | None:
         """Replace its status. Returns None if it is gone."""
         gone = dict.fromkeys(found.status.keys() - status.keys())
+        written: VideoJob | None = None
         with answers(missing_ok=True):
-            return VideoJob.from_dict(
+            written = VideoJob.from_dict(
                 self._custom.patch_namespaced_custom_object_status(
                     *self._where, found.metadata.name, {"status": {**gone, **status}}, **_MERGE, **_WRITES
                 )
             )
-        return None
+        return written
 
     def tell(self, found: VideoJob, kind: str, reason: str, message: str) -> None:
         """Record an Event of it."""

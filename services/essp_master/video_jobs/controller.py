@@ -225,7 +225,7 @@ class VideoJobs:
         except ConfigError as error:
             return self._refuse(found, refusal(error))
         log.debug("VideoJob %s: %s", found.metadata.name, step)
-        act = {
+        act: Callable[[VideoJob], object] = {
             Step.START: self._start,
             Step.HOLD: self._hold,
             Step.CHANGE: self._change,
@@ -239,7 +239,7 @@ class VideoJobs:
             Step.REFUSE: partial(self._refuse_for, known=known),
             Step.SHOW: self._show,
         }[step]
-        return act(found)
+        act(found)
 
     def _known(self, found: VideoJob) -> Known:
         name = found.job

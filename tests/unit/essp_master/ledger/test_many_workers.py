@@ -64,8 +64,10 @@ class Crowd:
             self._do([*self.ledger.account(Progress.FromString(record.value)), *self.ledger.issue()])
 
     def close(self) -> None:
-        for each in (*self._ranks, *self._decoders):
-            each.close()
+        for rank in self._ranks:
+            rank.close()
+        for decoder in self._decoders:
+            decoder.close()
 
     def _do(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
