@@ -45,7 +45,10 @@ class Running:
         self.api = api
 
     def job(self) -> Object:
-        found: Object = self.api.get(f"/v1/jobs/{JOB}").raise_for_status().json()
+        """Asked again while no master leads, as its answer says."""
+        while (answer := self.api.get(f"/v1/jobs/{JOB}")).status_code == 503:
+            pass
+        found: Object = answer.raise_for_status().json()
         return found
 
     def done(self) -> int:
