@@ -214,7 +214,7 @@ def _unmade(workload: Any, pods: Iterable[Any]) -> bool:
     wanted = getattr(workload.spec, "parallelism", None)
     if wanted is None or getattr(workload.spec, "suspend", False):
         return False
-    return sum(pod.status is None or pod.status.phase not in ("Failed", "Succeeded") for pod in pods) < wanted
+    return bool(sum(pod.status is None or pod.status.phase not in ("Failed", "Succeeded") for pod in pods) < wanted)
 
 
 def _unplaced(pod: Any) -> str:
