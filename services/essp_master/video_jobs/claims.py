@@ -107,7 +107,7 @@ class Claims:
             return
         try:
             given = stated(found.wanted)
-        except ConfigError:  # it was changed to something that is no job, and will be changed again
+        except ConfigError:  # it was changed to what is not a job, and will change again
             given = {joined(names) for names, _ in leaves_of(found.document)}
         if claimed := sorted(given & set(fields)):
             raise Conflict(f"{_whose(found)}, which gives {', '.join(claimed)}; {_edit(found)}")
