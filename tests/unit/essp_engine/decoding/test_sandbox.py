@@ -16,7 +16,6 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.pb.v1.messages_pb2 import (
     Seed,
 )
-from essp_common.runtime import child_process
 from essp_common.runtime.shared_slots import SharedMemory
 from essp_common.wiring import open_store
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions, _ChildLost
@@ -232,7 +231,7 @@ def test_nor_is_one_for_which_the_machine_has_no_room(
 
     with closing(Sandbox(options)) as sandbox:
         with monkeypatch.context() as full:
-            full.setattr(child_process.subprocess, "Popen", popen)
+            full.setattr("essp_common.runtime.child_process.subprocess.Popen", popen)
             for _ in range(3):
                 with pytest.raises(Unavailable, match="cannot be started: Resource temporarily unavailable"):
                     sandbox.decode(unit(folder, "a.mp4", 2))
