@@ -15,7 +15,6 @@ import essp
 from essp.api.loader import Loader
 from essp.catalog.build import BuildOptions, build
 from essp.loops import clips_process
-from essp_common.runtime import child_process
 from tests.harness import launcher
 from tests.harness.loops import loader, taken
 from tests.harness.waiting import LONGEST_S, runs, until
@@ -122,7 +121,7 @@ def test_a_process_that_cannot_start_is_an_error_of_the_loop(catalog: Path, monk
     def popen(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(child_process.subprocess, "Popen", popen)
+    monkeypatch.setattr("essp_common.runtime.child_process.subprocess.Popen", popen)
     with loader(catalog) as clips, pytest.raises(essp.EsspError, match="cannot be started: Resource temporarily"):
         next(iter(clips))
     monkeypatch.undo()

@@ -171,13 +171,13 @@ class Children:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[Any] = []
-        popen = child_process.subprocess.Popen
+        popen = vars(child_process)["subprocess"].Popen
 
         def start(*args: Any, **options: Any) -> Any:
             self.started.append(popen(*args, **options))
             return self.started[-1]
 
-        monkeypatch.setattr(child_process.subprocess, "Popen", start)
+        monkeypatch.setattr("essp_common.runtime.child_process.subprocess.Popen", start)
         monkeypatch.setattr(fits, "_WORTH", 0)
         monkeypatch.setattr(fits, "_LOOK_S", 0.01)
 
