@@ -18,11 +18,7 @@ class LoggersLookedAtOnce:
     """The plugin: the loggers that do not propagate are looked for at the beginning of each test."""
 
     def __init__(self) -> None:
-<<<<<<< HEAD
-        _pytest.logging.catching_logs = _CatchingLogs  # type: ignore[misc]
-=======
         vars(_pytest.logging)["catching_logs"] = _CatchingLogs
->>>>>>> lanes
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:

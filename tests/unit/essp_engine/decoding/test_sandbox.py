@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -232,11 +231,7 @@ def test_nor_is_one_for_which_the_machine_has_no_room(
 
     with closing(Sandbox(options)) as sandbox:
         with monkeypatch.context() as full:
-<<<<<<< HEAD
-            full.setattr(subprocess, "Popen", popen)
-=======
             full.setattr("essp_common.runtime.child_process.subprocess.Popen", popen)
->>>>>>> lanes
             for _ in range(3):
                 with pytest.raises(Unavailable, match="cannot be started: Resource temporarily unavailable"):
                     sandbox.decode(unit(folder, "a.mp4", 2))
