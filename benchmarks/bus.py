@@ -101,6 +101,8 @@ def _in_processes(loop: Loop, count: int, *arguments: Any) -> list[list[float]]:
     processes = [context.Process(target=_run, args=(loop, end, arguments)) for _, end in ends]
     for process in processes:
         process.start()
+    for _, end in ends:
+        end.close()  # or this process would wait for ever for one that has died
     for end, _ in ends:
         end.recv()
     for end, _ in ends:
