@@ -55,7 +55,7 @@ def _brokers() -> Iterator[tuple[str, Any]]:
 
 
 def _figures(prefix: str, url: str, scale: Scale) -> Iterator[Figure]:
-    messages, idle_s, pings = (300, 1.0, 5) if scale.quick else (20_000, 15.0, 200)
+    messages, idle_s, pings = (300, 1.0, 5) if scale.quick else (10_000, 15.0, 100)
     ways = ["essp", "kafka_python"] + (["confluent"] if find_spec("confluent_kafka") else [])
     publish, read, ping = ({way: [] for way in ways} for _ in range(3))  # type: dict[str, list[list[float]]]
     for round_ in range(scale.rounds):
@@ -101,6 +101,8 @@ def _in_processes(loop: Loop, count: int, *arguments: Any) -> list[list[float]]:
     processes = [context.Process(target=_run, args=(loop, end, arguments)) for _, end in ends]
     for process in processes:
         process.start()
+    for _, end in ends:
+        end.close()  # or this process would wait for ever for one that has died
     for end, _ in ends:
         end.recv()
     for end, _ in ends:
