@@ -7,6 +7,7 @@
     essp.progress          Progress      job          what workers have done
     essp.control           Control       job          the master's commands; each instance reads all of them
     essp.shares            (none)        -            who owns partition n scores share n of every predict job
+    essp.searches          TryCandidate  number       of a long search for the best fusion: try this candidate
     essp.deadletter        DeadLetter    video id     what could not be processed
     essp.doctor            (any bytes)   doctor       `essp doctor` was here
 
@@ -36,7 +37,9 @@ DEADLETTER = "essp.deadletter"
 DOCTOR = "essp.doctor"
 """The topic on which `essp doctor` tests a round trip; `essp setup` creates it."""
 
-FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, SHARES, DEADLETTER)
+SEARCHES = "essp.searches"
+
+FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, SHARES, SEARCHES, DEADLETTER)
 """The topics that always exist; feature topics are created when a job or an extractor uses them."""
 
 KEPT = (CONTROL,)
@@ -68,6 +71,7 @@ ACCESS = (
     Access(PROGRESS, _WORKERS | {"master"}, frozenset({"master", "aggregator"})),
     Access(CONTROL, frozenset({"master"}), SERVICES),
     Access(SHARES, frozenset(), frozenset({"predictor"})),
+    Access(SEARCHES, frozenset({"aggregator"}), frozenset({"aggregator"})),
     Access(DEADLETTER, frozenset({"decoder", "extractor", "people"}), frozenset({"people"})),
     Access(DOCTOR, frozenset({"people"}), frozenset({"people"})),
 )
@@ -104,9 +108,12 @@ def clip_partition(purpose: Purpose, index: int, partitions: int) -> int:
     Neighbouring blocks of a predict job lie far apart, because the partitions of one predictor may be neighbours: those
     of any range of partitions then come at even intervals, and all predictors have work at the same time.
     """
-    if purpose != PREDICT:
-        return index % partitions
-    return index // BLOCK_CLIPS * _stride(partitions) % partitions
+    return index % partitions if purpose != PREDICT else spread(index // BLOCK_CLIPS, partitions)
+
+
+def spread(number: int, partitions: int) -> int:
+    """The partition for one of several numbered parts, so that neighbours lie far apart."""
+    return number * _stride(partitions) % partitions
 
 
 @cache

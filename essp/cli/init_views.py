@@ -48,7 +48,9 @@ def _copied(name: str, block: str, names: dict[str, str], section: str) -> str:
 def _section(text: str, name: str) -> yaml.MappingNode:
     node = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode)
-    return next(value for key, value in node.value if key.value == name)
+    section = next(value for key, value in node.value if key.value == name)
+    assert isinstance(section, yaml.MappingNode)
+    return section
 
 
 def _blocks(text: str, section: yaml.MappingNode) -> list[tuple[str, int, int]]:

@@ -34,6 +34,8 @@ TABLE = (
     Line("model/manifest.json", "the fused model: classes, streams, members, evidence; written last", "training"),
     Line("model/<trainer>-<digest>.safetensors", "the weights of one member: `model/` can be used alone", "training"),
     Line("model/aggregation-<digest>.tensors", "what the strategy of the fused model learned, if it does", "training"),
+    Line("aggregator/<digest>/scores", "(long searches) what aggregators try candidates on", "training"),
+    Line("aggregator/<digest>/<number>", "the result of one candidate", "training"),
     Line("fused/<split>.parquet", "(strategies that learn from features) fused scores by video", "training"),
     Line("report/report.html", "the report", "training"),
     Line("report/run-<runs>.html", "the report after that many runs of the job", "training"),
@@ -107,6 +109,7 @@ MODEL = "model"
 """The folder of the fused model."""
 _DIGEST_DIGITS = 16
 """Digits of the SHA-256 in the name of a file of the fused model."""
+SEARCHES = "aggregator/"
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"

@@ -10,6 +10,7 @@ use the same ids (`tests/chart/test_pools.py`):
 Consumer groups on the bus. Workers that share records are in the same group:
 
     decoder  aggregator  predictor  master        one group each, with the id of the pool
+    aggregator.search                             aggregators, for the candidates of long searches
     extractor.<feature>[+<feature>...]            always with the features, since others read the same topic
     master.<worker>                               a master that recovers no jobs shares nothing
     <consumer>.<job>                              the ranks of one consumer of one job
@@ -31,6 +32,7 @@ TRAINER = "trainer"
 AGGREGATOR = "aggregator"
 PREDICTOR = "predictor"
 MASTER = "master"
+SEARCHES = "aggregator.search"
 CONSUMER = "consumer"
 
 RESERVED = frozenset({"essp", DECODER, EXTRACTOR, TRAINER, AGGREGATOR, PREDICTOR, MASTER, CONSUMER})

@@ -70,18 +70,8 @@ class Search:
         about = {"job_id": self._job}
         log.info("job %s: tries %d candidates, %d at a time", self._job, len(candidates), processes, extra=about)
         with SharedScores(scores) as shared:
-            pool = _Pool(candidates, shared, Progress(self._job, amounts, self._now))
-            pool.hand_out(range(len(candidates)), processes)
-            for number, fate in tuple(pool.fates.items()):
-                label = candidates[number].label
-                log.warning("job %s: the process that tried %s %s; trying again", self._job, label, fate, extra=about)
-                pool.hand_out([number], 1)
-                if number not in pool.trials:
-                    raise PermanentError(
-                        f"strategy {label}: the process that tried it {pool.fates[number]}, also when it was alone. If "
-                        "memory has run out, give the aggregator more, or take that strategy out of "
-                        "aggregation.strategies"
-                    )
+            pool = TrialPool(candidates, shared, Progress(self._job, amounts, self._now))
+            pool.try_all(processes, self._job)
         return [pool.trials[number] for number in range(len(candidates))]
 
 
@@ -116,7 +106,7 @@ class Progress:
         )
 
 
-class _Pool:
+class TrialPool:
     """A pool of child processes and their results."""
 
     def __init__(self, candidates: Sequence[Candidate], shared: SharedScores, progress: Progress) -> None:
@@ -126,6 +116,20 @@ class _Pool:
         self.trials: dict[int, Trial] = {}
         self.fates: dict[int, str] = {}
         """Candidate -> how its child ended, for children that died."""
+
+    def try_all(self, processes: int, job: str) -> None:
+        """Try all candidates; one whose child dies, once more and alone. Raises what `Search` raises."""
+        self.hand_out(range(len(self._candidates)), processes)
+        for number, fate in tuple(self.fates.items()):
+            label = self._candidates[number].label
+            log.warning("job %s: the process that tried %s %s; trying again", job, label, fate, extra={"job_id": job})
+            self.hand_out([number], 1)
+            if number not in self.trials:
+                raise PermanentError(
+                    f"strategy {label}: the process that tried it {self.fates[number]}, also when it was alone. If "
+                    "memory has run out, give the aggregator more, or take that strategy out of "
+                    "aggregation.strategies"
+                )
 
     def hand_out(self, numbers: Sequence[int], processes: int) -> None:
         """Try the candidates with these numbers, at most `processes` at a time. No child is left running on return."""

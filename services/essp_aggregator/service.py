@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.early import Early, command_of
 from essp_aggregator.search import Search
+from essp_aggregator.sharing import Helper, SharedSearch
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import Evaluation, FusedModel
@@ -30,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, ClipRef, Control, 
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters
 
 log = logging.getLogger(__name__)
@@ -59,12 +62,16 @@ class Aggregator:
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
+        self._processes = settings.aggregator_processes or cpu_count()
+        self._helper = Helper(adapters, self._processes, self._draining)
         self._early = Early(adapters.bus, self._draining.is_set)
 
     def run(self) -> None:
         """Read the progress of all jobs until drained."""
         control = ControlFeed(self._bus)
         subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
+        helper = guarded("essp-search", partial(self._helper.run, control), self.drain)
+        helper.start()
         try:
             for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
                 is_paused = control.is_paused(self.name)
@@ -78,6 +85,8 @@ class Aggregator:
                 for record in self._early.take_unannounced():
                     subscription.done(record)
         finally:
+            self._draining.set()
+            helper.join()
             subscription.close()
             control.close()
 
@@ -140,7 +149,8 @@ class Aggregator:
             about = {"job_id": job}
             log.info("job %s: %s is done; waiting for its other trainers", job, done.trainer, extra=about)
             return None
-        search = Search(self._settings.aggregator_processes or cpu_count(), job)
+        alone = Search(self._processes, job)
+        search = SharedSearch(self._bus, store, job, done.fence or command.fence, alone, self._draining.wait)
         model = assemble(store, self._cache, job, spec, finals, self._stores, search)
         return Finished(
             job=job,

@@ -9,7 +9,7 @@ import json
 import mmap
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from essp_common.runtime.memory_file import memory_file
 from essp_common.tensors.packed import Array
 from essp_common.tensors.places import Place, arrays_at
 
-_ALIGNMENT = 64
+_ALIGNMENT, _SIZE_BYTES = 64, 8
 
 
 class SharedScores:
@@ -52,7 +52,28 @@ class SharedScores:
             self.close()
             raise Unavailable(f"no memory for a copy of the scores of all clips: {error}") from error
 
-    def __enter__(self) -> SharedScores:
+    @classmethod
+    def copied(cls, data: bytes) -> Self:
+        """The shared memory with what `data` returned for other scores. Raises `Unavailable` as above."""
+        made = cls.__new__(cls)
+        made.fd = memory_file("essp-scores")
+        made.size = int.from_bytes(data[:_SIZE_BYTES], "big")
+        try:
+            with os.fdopen(made.fd, "wb", closefd=False) as file:
+                file.write(memoryview(data)[_SIZE_BYTES:])
+        except OSError as error:
+            made.close()
+            raise Unavailable(f"no memory for a copy of the scores of all clips: {error}") from error
+        return made
+
+    @property
+    def data(self) -> bytes:
+        """All of it, for another machine."""
+        length = os.fstat(self.fd).st_size
+        with mmap.mmap(self.fd, length, prot=mmap.PROT_READ) as memory:
+            return self.size.to_bytes(_SIZE_BYTES, "big") + memory[:]
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -816,6 +816,22 @@ class PausedPools(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TryCandidate(_message.Message):
+    __slots__ = ("job", "fence", "search", "number", "strategy", "params_json")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    fence: int
+    search: str
+    number: int
+    strategy: str
+    params_json: str
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., search: _Optional[str] = ..., number: _Optional[int] = ..., strategy: _Optional[str] = ..., params_json: _Optional[str] = ...) -> None: ...
+
 class Change(_message.Message):
     __slots__ = ("number", "time_ms", "fields", "before", "places")
     class FieldsEntry(_message.Message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from essp_aggregator import assembly
+from essp_aggregator import assembly, sharing
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
-from essp_aggregator.fusion import try_candidates
+from essp_aggregator.fusion import in_turn, try_candidates
+from essp_aggregator.search import TrialPool
 from essp_aggregator.service import Aggregator, build
+from essp_aggregator.shared_scores import scores_at
 from essp_common import topics
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
@@ -28,6 +30,7 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError, Unavailable
+from essp_common.job.spec import AggregationSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
@@ -595,3 +598,60 @@ def test_a_model_whose_strategy_is_not_installed_says_so(job: FinishedJob) -> No
 def test_parameters_that_are_wrong_fail_the_job_in_the_words_of_the_check(job: FinishedJob) -> None:
     with refused("aggregation.strategies.0.part", "unknown"):
         fuse(by_clips(job, {"name": "linear", "part": 2}))
+
+
+def test_aggregators_share_a_long_search_and_write_the_model_of_one(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each candidate is tried once, by either of them, and nothing is left of it."""
+    strategies = ["average", "best", "weighted", {"name": "attention", "penalty": [0.01, 0.1]}]
+    manifests = []
+    written: list[str] = []
+    put = DirectoryStore.put
+
+    def noted(store: DirectoryStore, key: str, *rest: Any, **named: Any) -> Any:
+        if key.startswith(layout.SEARCHES):
+            written.append(f"{threading.current_thread().name} {key.rpartition('/')[2]}")
+        return put(store, key, *rest, **named)
+
+    for aggregators in (1, 2):
+        job = finished_job(tmp_path_factory.mktemp("shared"))
+        aggregation = AggregationSpec.model_validate({"strategies": strategies})
+        job = replace(job, spec=job.spec.model_copy(update={"aggregation": aggregation}))
+        with monkeypatch.context() as patched, ExitStack() as running_ones:
+            bench = AggregatorBench(job)
+            if aggregators == 2:
+                patched.setattr(sharing, "_WORTH", 0)
+                patched.setattr(sharing, "_LOOK_S", 0.01)
+                patched.setattr(DirectoryStore, "put", noted)
+            for _ in range(aggregators):
+                running_ones.enter_context(bench.aggregator())
+            for trainer in job.spec.trainers:
+                bench.checkpoint_ready(trainer)
+            assert bench.answer().HasField("finished")
+        model = read_model(job.store, layout.MODEL_MANIFEST)
+        manifests.append((model.strategies, model.strategy, model.weights, model.validation, model.test))
+        assert not list(job.store.list(layout.SEARCHES))
+    assert manifests[0] == manifests[1]
+    numbers = sorted(line.split()[1] for line in written if not line.endswith("scores"))
+    assert numbers == [f"{number:010d}" for number in range(5)]
+
+
+@pytest.mark.parametrize("fails", [PermanentError("strategy best failed"), ValueError("no videos")])
+def test_a_candidate_of_a_shared_search_that_fails_fails_the_job_by_name(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch, fails: Exception
+) -> None:
+    def try_all(pool: TrialPool, processes: int, job: str) -> None:
+        for number, one in enumerate(pool._candidates):
+            if one.name == "best":
+                raise fails
+            [pool.trials[number]] = in_turn([one], scores_at(pool._shared.fd, pool._shared.size))
+
+    monkeypatch.setattr(TrialPool, "try_all", try_all)
+    monkeypatch.setattr(sharing, "_WORTH", 0)
+    monkeypatch.setattr(sharing, "_LOOK_S", 0.01)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        for trainer in job.spec.trainers:
+            bench.checkpoint_ready(trainer)
+        assert str(fails) in bench.answer().failed.reason
