@@ -16,6 +16,7 @@ import typer
 
 from essp.cli import completions
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
+from essp.cli.init_views import for_views
 from essp.cli.job_edits import with_values
 from essp.cli.job_file import Sets, options_named
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
@@ -23,6 +24,7 @@ from essp.folders import written
 from essp.job_file import placed_settings
 from essp.uris import as_uri, beside
 from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.events import of_views, views_of
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
 from essp_common.catalog.splits import splits_of
@@ -233,9 +235,20 @@ def main(
         )
     else:
         catalog_of_job = read_catalog(*stores.resolve(uri))
+        views = views_of(catalog_of_job)
+        if len(views) > 1:
+            if recipe == "many":
+                raise ConfigError(
+                    f"many takes clips of several pieces, and those of {len(views)} views are one piece; leave it out",
+                    field="--for",
+                    code="conflict",
+                )
+            catalog_of_job = of_views(catalog_of_job, views)
         if recipe is None and given is None:
             recipe = _recipe_for(catalog_of_job)
         text = job_text(catalog_of_job, uri, str(out), model, recipe)
+        if len(views) > 1:
+            text = for_views(text, views)
         _check(parse_spec(text, str(out)), catalog_of_job, given)
     if sets or named:
         with options_named(name=named):

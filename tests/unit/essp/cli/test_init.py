@@ -25,7 +25,7 @@ from tests.harness.record_sets import make_records, png
 from tests.harness.refused import refused
 
 ROWS = tuple(
-    VideoRow(f"{split}/{n}.mp4", f"file:///v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
+    VideoRow(f"{split}/{n}.mp4", f"s3://v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
     for split in ("train", "test")
     for n, label in enumerate(("left", "right"))
 )
@@ -134,7 +134,7 @@ def videos(count: int, keyframe_every: int) -> Catalog:
     return Catalog(
         tuple(
             VideoRow(
-                f"{n:04}.mp4", f"file:///v/{n:04}.mp4", f"c{n % 10}", "train", 1, "e", width=320, height=240,
+                f"{n:04}.mp4", f"s3://v/{n:04}.mp4", f"c{n % 10}", "train", 1, "e", width=320, height=240,
                 frame_count=300, last_frame=299, seekable=True, keyframe_pts=places, keyframe_frame=places,
                 keyframe_offset=(-1,) * len(places),
             )

