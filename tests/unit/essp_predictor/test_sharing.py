@@ -13,6 +13,7 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.pb.v1.messages_pb2 import PREDICT, TRAIN, Progress
 from essp_predictor import stream
+from essp_predictor.job import PredictionJob
 from essp_predictor.service import Predictor
 from tests.harness.predictor_bench import CLIPS, CLIPS_PER_VIDEO, FEATURES, PredictorBench, model_at
 from tests.harness.waiting import until
@@ -23,6 +24,21 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is one video, and saved by itself."""
     monkeypatch.setattr(topics, "BLOCK_CLIPS", CLIPS_PER_VIDEO)
     monkeypatch.setattr(stream, "_SAVE_S", 0.0)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, frozenset[int]]:
+    """Worker -> the share of the job that it has opened last."""
+    last: dict[str, frozenset[int]] = {}
+    open_streams = PredictionJob._streams
+
+    def streams(self: PredictionJob, partitions: frozenset[int]) -> list[stream.StreamPhase]:
+        found = open_streams(self, partitions)
+        last[self._worker] = partitions
+        return found
+
+    monkeypatch.setattr(PredictionJob, "_streams", streams)
+    return last
 
 
 @pytest.fixture
@@ -60,10 +76,10 @@ def both_have_work(one: Predictor, other: Predictor) -> bool:
 
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
 def test_two_predictors_divide_the_clips_and_give_the_answers_of_one(
-    bench: PredictorBench, alone: bytes, order: list[int]
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]], order: list[int]
 ) -> None:
     with bench.predictor(worker="one") as one, bench.predictor(worker="two") as two:
-        until(lambda: both_have_work(one, two))
+        until(lambda: both_have_work(one, two) and opened == {"one": one._share(), "two": two._share()})
         shares = {"one": share_of(one), "two": share_of(two)}
         bench.deliver_all(order)
         found = scored(bench.until_finished())
