@@ -69,9 +69,11 @@ def share_of(predictor: Predictor) -> set[int]:
     return {i for i in CLIPS if topics.clip_partition(PREDICT, i, topics.DATA_PARTITIONS) in owned}
 
 
-def both_have_work(one: Predictor, other: Predictor) -> bool:
-    mine, its = share_of(one), share_of(other)
-    return bool(mine and its) and mine | its == set(CLIPS) and not mine & its
+def both_have_work(one: Predictor, two: Predictor, opened: dict[str, frozenset[int]]) -> bool:
+    """Whether both have a share, and have opened the job with it."""
+    mine, its = share_of(one), share_of(two)
+    divided = bool(mine and its) and mine | its == set(CLIPS) and not mine & its
+    return divided and opened == {"one": one._share(), "two": two._share()}
 
 
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
@@ -79,7 +81,7 @@ def test_two_predictors_divide_the_clips_and_give_the_answers_of_one(
     bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]], order: list[int]
 ) -> None:
     with bench.predictor(worker="one") as one, bench.predictor(worker="two") as two:
-        until(lambda: both_have_work(one, two) and opened == {"one": one._share(), "two": two._share()})
+        until(lambda: both_have_work(one, two, opened))
         shares = {"one": share_of(one), "two": share_of(two)}
         bench.deliver_all(order)
         found = scored(bench.until_finished())
@@ -90,14 +92,16 @@ def test_two_predictors_divide_the_clips_and_give_the_answers_of_one(
     assert bench.cache.usage().keys == 0
 
 
-def test_one_that_comes_later_takes_its_share_of_a_running_job(bench: PredictorBench, alone: bytes) -> None:
+def test_one_that_comes_later_takes_its_share_of_a_running_job(
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]]
+) -> None:
     with bench.predictor(worker="one") as one:
         bench.deliver_all(CLIPS[:2])
         reports = bench.reports()
         first = scored(next(reports) for _ in FEATURES)
         assert first == {"one": {f"predictor.{name}": [0, 1] for name in FEATURES}}
         with bench.predictor(worker="two") as two:
-            until(lambda: both_have_work(one, two))
+            until(lambda: both_have_work(one, two, opened))
             share = share_of(two)
             bench.deliver_all(CLIPS[2:])
             found = scored(bench.until_finished())
@@ -105,12 +109,14 @@ def test_one_that_comes_later_takes_its_share_of_a_running_job(bench: PredictorB
     assert bench.store.get(layout.PREDICTIONS) == alone
 
 
-def test_the_share_of_one_that_leaves_falls_to_the_others(bench: PredictorBench, alone: bytes) -> None:
+def test_the_share_of_one_that_leaves_falls_to_the_others(
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]]
+) -> None:
     """What it had saved is not scored again, and nothing is made again that is still in the cache."""
     reports = bench.reports()
     with bench.predictor(worker="one") as one, ExitStack() as leaves:
         two = leaves.enter_context(bench.predictor(worker="two"))
-        until(lambda: both_have_work(one, two))
+        until(lambda: both_have_work(one, two, opened))
         saved = share_of(two)
         bench.deliver_all(sorted(saved))
         found = scored(next(reports) for _ in range(len(FEATURES) * len(saved) // CLIPS_PER_VIDEO))
