@@ -57,6 +57,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("run {dir}/job.yaml", "wandb", {"ESSP_WANDB": "videos"}),
     ("run {dir}/job.yaml", "opentelemetry", {"ESSP_TRACES": "http://127.0.0.1:9"}),
     ("predict {dir}/videos --model {dir}/run", "av", {}),
+    ("extract {dir}/catalog.parquet --network resnet18 --out {dir}/vectors", "torch", {}),
     ("evaluate segments found.json --truth s3://bucket/labels.csv", "boto3", S3),
     ("checkpoint ls s3://bucket/run", "boto3", S3),
     ("checkpoint diff {dir}/run 1 2 --trainer rgb", "torch", {}),
@@ -116,6 +117,7 @@ CALLS: tuple[tuple[str, str], ...] = (
     ("essp.load_model(r'{dir}/run')", "torch"),
     ("essp.load_model(r'{dir}/run')", "torchvision"),
     ("essp.load_model(r'{dir}/run')", "safetensors"),
+    ("essp.load_features('s3://bucket/run')", "boto3"),
     ("essp.compute_feature(np.zeros((6, 32, 32, 3), np.uint8), 'flow', length=5)", "cv2"),
     (f"{CLIPS})", "torch"),
     (f"next(iter({CLIPS})))", "av"),
@@ -134,7 +136,7 @@ CALLS: tuple[tuple[str, str], ...] = (
 CALLS_WITHOUT_LIBRARIES = {
     *("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
     *("Budget", "Clip", "Limits", "RecordSampling", "Sampling", "Targets"),
-    *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features"),
+    *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features", "Features"),
 }
 
 WITHOUT_LIBRARIES = {"init", "token"}

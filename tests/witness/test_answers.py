@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import essp_predictor.job as predictor
+import essp_predictor.tasks as predictor
 from essp.api.prediction import Look, find, job_of, probe
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
