@@ -8,8 +8,8 @@ that are over. A training whose workers have ended although it has more to do is
 after it was over, or was stopped and restarted while no master observed it.
 
 Trainers whose training or job is over save and end by themselves, and what they leave, such as a Kubernetes Job with
-its log, stays to be looked at. So the driver is told only when it says that they have ended, or after a while if they
-do not. Their ranks are free at once.
+its log, stays to be looked at. So they are taken away only when the driver says that they have ended, or after a while
+if they do not. Their ranks are free at once.
 
 A training that has failed, and is not retried automatically, gives its ranks back. It stays as it is, so that users
 can see why; when they let it try again, it gets its share.
