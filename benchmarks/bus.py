@@ -39,6 +39,8 @@ _READ = Aim(most=1.5)
 _IDLE = Aim(most=0.05)
 
 Loop = Callable[..., list[float]]
+Results = dict[str, list[list[float]]]
+"""Way -> what its loop returned in each process."""
 
 
 def bus(scale: Scale) -> Iterator[Figure]:
@@ -57,7 +59,9 @@ def _brokers() -> Iterator[tuple[str, Any]]:
 def _figures(prefix: str, url: str, scale: Scale) -> Iterator[Figure]:
     messages, idle_s, pings = (300, 1.0, 5) if scale.quick else (10_000, 15.0, 100)
     ways = ["essp", "kafka_python"] + (["confluent"] if find_spec("confluent_kafka") else [])
-    publish, read, ping = ({way: [] for way in ways} for _ in range(3))  # type: dict[str, list[list[float]]]
+    publish: Results = {way: [] for way in ways}
+    read: Results = {way: [] for way in ways}
+    ping: Results = {way: [] for way in ways}
     for round_ in range(scale.rounds):
         for way in ways:
             topic = f"messages-{way}-{round_}"

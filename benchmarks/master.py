@@ -84,7 +84,7 @@ class Bus:
     def flush(self, timeout_s: float = 30.0) -> None:
         """Nothing waits."""
 
-    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = (), grow: bool = False) -> None:
         """All are there."""
 
     def subscribe(self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None) -> Bus:
@@ -114,6 +114,9 @@ class Bus:
     @property
     def partitions(self) -> int:
         return 1
+
+    def owned(self, topic: str) -> frozenset[int]:
+        return frozenset((0,))
 
     def pause(self) -> None:
         """Not called."""

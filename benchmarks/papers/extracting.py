@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,10 @@ def job(catalog: Path, output: str, task: Task, pooled: bool) -> JobSpec:
 def _trained(catalog: Path, quick: bool) -> tuple[CatalogView, Task]:
     """The training videos of the job, and what both sides do with them."""
     found = read_catalog(*Stores(_ROOTS).resolve(f"file://{catalog}"))
-    blank = Task((), ())
     view = splits_of(found, job(catalog, "file:///none", Task((Path(),), (0,)), False).data).train
     rows = [(row.uri, row.class_name) for row in view.rows]
-    small = {"size": 64, "crop": 56, "epochs": 2, "batch": 2, "length": 3} if quick else {}
-    return view, Task(*traditional.labelled(rows), **({"epochs": blank.epochs} | small))
+    task = Task(*traditional.labelled(rows))
+    return view, replace(task, size=64, crop=56, epochs=2, batch=2, length=3) if quick else task
 
 
 def extracted(catalog: Path, quick: bool, work: Path) -> dict[str, Any]:
@@ -174,7 +174,8 @@ def _reached(rounds: list[Mapping[str, Any]], mark: str, unit: str, marks: str =
 
 
 def _last(rounds: list[Mapping[str, Any]]) -> str:
-    return max((mark for mark in rounds[0]["marks"] if mark.startswith("epoch")), key=lambda name: int(name.split()[1]))
+    marks: Mapping[str, Any] = rounds[0]["marks"]
+    return max((mark for mark in marks if mark.startswith("epoch")), key=lambda name: int(name.split()[1]))
 
 
 def _table(values: Values) -> str:
@@ -211,7 +212,8 @@ def _an_epoch(rounds: list[Mapping[str, Any]], unit: str = "cpu_s") -> float:
     """The least cost of an epoch after the first, which includes starting."""
     last = _last(rounds)
     count = int(last.split()[1]) - 1
-    return min((one["marks"][last][unit] - one["marks"]["epoch 1"][unit]) / count for one in rounds)
+    used: list[float] = [one["marks"][last][unit] - one["marks"]["epoch 1"][unit] for one in rounds]
+    return min(used) / count
 
 
 def _pays(ways: Mapping[str, list[Mapping[str, Any]]], way: str) -> str:

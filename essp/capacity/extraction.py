@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,13 +154,13 @@ class _Sampling:
             feature.setup()
         self.frames = 0
         self._videos = 0
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._bytes: Counter[str] = Counter()
         self._raw: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._covered: Counter[str] = Counter()
         """Frames that each kind was made for."""
-        self._read_s: Counter[str] = Counter()
+        self._read_s: defaultdict[str, float] = defaultdict(float)
         """Of all files of a kind."""
 
     def take(self, row: VideoRow) -> None:
@@ -212,7 +213,7 @@ class _Sampling:
     def result(self) -> Extraction:
         """Means over everything that was taken."""
 
-        def each(total: Counter[str]) -> dict[str, float]:
+        def each(total: Mapping[str, float]) -> dict[str, float]:
             return {name: total[name] / self._covered[name] for name in self._covered}
 
         return Extraction(

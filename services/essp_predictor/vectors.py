@@ -57,7 +57,7 @@ class EmbeddingScorer(StreamScorer):
         """Source -> a score that says nothing, for each clip. Raises as `StreamScorer.score`."""
         return {name: no_scores(len(rows)) for name, rows in super().score(clips).items()}
 
-    def features(self, clips: int) -> dict[str, NDArray[np.floating[Any]]]:  # type: ignore[override]
+    def features(self, clips: int) -> dict[str, NDArray[np.floating[Any]]]:
         """Source -> `(N, D)` vectors of the N clips scored last."""
         return {name: _stored(inputs.means(clips).cpu().numpy(), self._dtype) for name, inputs in self._inputs.items()}
 
@@ -168,7 +168,9 @@ def feature_vector(values: NDArray[Any], layout: FeatureLayout, mean: bool) -> N
         if mean and not len(exact):
             return np.zeros(values.shape[-1] - layout.facts, np.float32)
     elif layout.values == "signed" and values.dtype == np.uint8:
-        exact = (values.astype(np.float32) - ZERO) / _HALF_RANGE
+        exact = values.astype(np.float32)
+        exact -= ZERO
+        exact /= _HALF_RANGE
     else:
         exact = values.astype(np.float32)
     if not mean:

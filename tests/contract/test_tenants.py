@@ -128,7 +128,9 @@ def test_tenants_of_kafka_and_redis(own_kafka_url: str, empty_redis_url: str) ->
 
 def test_nothing_of_a_tenants_commands_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(KafkaBus, "ensure_topics", lambda self, wanted, kept=(): asked.append((wanted, kept)))
+    monkeypatch.setattr(
+        KafkaBus, "ensure_topics", lambda self, wanted, kept=(), grow=False: asked.append((wanted, kept))
+    )
     open_bus("kafka://nowhere:1", tenant="vision").ensure_topics({topics.CONTROL: 1, topics.SEEDS: 64})
     assert asked == [({"vision.essp.control": 1, "vision.essp.seeds": 64}, {"vision.essp.control"})]
 

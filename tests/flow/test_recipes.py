@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from essp.catalog.build import BuildOptions, build
+from essp.catalog.layout import Kind
 from essp.cli.init import job_text
 from essp.cli.recipes import Recipe
 from essp.embedded.composition import Embedded
@@ -57,7 +58,7 @@ def as_fcvid(videos: Path, root: Path) -> Path:
     return root
 
 
-def built(source: str, folder: Path) -> str:
+def built(source: Kind, folder: Path) -> str:
     """The URI of a catalog of a folder."""
     uri = f"file://{folder}.parquet"
     build(f"file://{folder}", uri, ("file:///",), BuildOptions(source))

@@ -398,8 +398,9 @@ def _keep(session: int, status: int, folder: int, stdin: int, stdout: int, stder
     if pid:
         for file in (folder, stdin, stdout, stderr, *files):
             os.close(file)
-        os.write(status, _NUMBER.pack(pid))
-        os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        with suppress(BrokenPipeError):  # whoever asked may be gone
+            os.write(status, _NUMBER.pack(pid))
+            os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
     _end_with_parent()
     if session:

@@ -71,7 +71,8 @@ _WHERE = "video jobs"
 class Jobs(Protocol):
     """What the controller needs of the master (`essp_master.service.Master`)."""
 
-    recovered: bool
+    @property
+    def recovered(self) -> bool: ...
 
     def under_way(self) -> list[str]: ...
     def state(self, name: str) -> JobState: ...
@@ -225,7 +226,7 @@ class VideoJobs:
         except ConfigError as error:
             return self._refuse(found, refusal(error))
         log.debug("VideoJob %s: %s", found.metadata.name, step)
-        act: Callable[[VideoJob], object] = {
+        acts: dict[Step, Callable[[VideoJob], object]] = {
             Step.START: self._start,
             Step.HOLD: self._hold,
             Step.CHANGE: self._change,
@@ -238,8 +239,8 @@ class VideoJobs:
             Step.RESUME: partial(self._command, command=self._jobs.resume),
             Step.REFUSE: partial(self._refuse_for, known=known),
             Step.SHOW: self._show,
-        }[step]
-        act(found)
+        }
+        acts[step](found)
 
     def _known(self, found: VideoJob) -> Known:
         name = found.job

@@ -93,7 +93,9 @@ def test_accuracy_counts_videos_and_its_interval_folds() -> None:
     mean, width = accuracy(folds, lambda one: one["right"])
     assert mean == pytest.approx(100 * 15 / 18)
     assert width > 0
-    assert accuracy([{"videos": 5, "right": 0.8}] * 4, lambda one: one["right"]) == (pytest.approx(80), 0)
+    mean, width = accuracy([{"videos": 5, "right": 0.8}] * 4, lambda one: one["right"])
+    assert mean == pytest.approx(80)
+    assert width == 0
 
 
 def test_the_simulator_is_bound_by_ranks_decoders_or_cores() -> None:

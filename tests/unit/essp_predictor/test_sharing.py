@@ -13,6 +13,7 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.pb.v1.messages_pb2 import PREDICT, TRAIN, Progress
 from essp_predictor import stream
+from essp_predictor.job import PredictionJob
 from essp_predictor.service import Predictor
 from tests.harness.predictor_bench import CLIPS, CLIPS_PER_VIDEO, FEATURES, PredictorBench, model_at
 from tests.harness.waiting import until
@@ -23,6 +24,21 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is one video, and saved by itself."""
     monkeypatch.setattr(topics, "BLOCK_CLIPS", CLIPS_PER_VIDEO)
     monkeypatch.setattr(stream, "_SAVE_S", 0.0)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, frozenset[int]]:
+    """Worker -> the share of the job that it has opened last."""
+    last: dict[str, frozenset[int]] = {}
+    open_streams = PredictionJob._streams
+
+    def streams(self: PredictionJob, partitions: frozenset[int]) -> list[stream.StreamPhase]:
+        found = open_streams(self, partitions)
+        last[self._worker] = partitions
+        return found
+
+    monkeypatch.setattr(PredictionJob, "_streams", streams)
+    return last
 
 
 @pytest.fixture
@@ -53,17 +69,19 @@ def share_of(predictor: Predictor) -> set[int]:
     return {i for i in CLIPS if topics.clip_partition(PREDICT, i, topics.DATA_PARTITIONS) in owned}
 
 
-def both_have_work(one: Predictor, other: Predictor) -> bool:
-    mine, its = share_of(one), share_of(other)
-    return bool(mine and its) and mine | its == set(CLIPS) and not mine & its
+def both_have_work(one: Predictor, two: Predictor, opened: dict[str, frozenset[int]]) -> bool:
+    """Whether both have a share, and have opened the job with it."""
+    mine, its = share_of(one), share_of(two)
+    divided = bool(mine and its) and mine | its == set(CLIPS) and not mine & its
+    return divided and opened == {"one": one._share(), "two": two._share()}
 
 
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
 def test_two_predictors_divide_the_clips_and_give_the_answers_of_one(
-    bench: PredictorBench, alone: bytes, order: list[int]
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]], order: list[int]
 ) -> None:
     with bench.predictor(worker="one") as one, bench.predictor(worker="two") as two:
-        until(lambda: both_have_work(one, two))
+        until(lambda: both_have_work(one, two, opened))
         shares = {"one": share_of(one), "two": share_of(two)}
         bench.deliver_all(order)
         found = scored(bench.until_finished())
@@ -74,14 +92,16 @@ def test_two_predictors_divide_the_clips_and_give_the_answers_of_one(
     assert bench.cache.usage().keys == 0
 
 
-def test_one_that_comes_later_takes_its_share_of_a_running_job(bench: PredictorBench, alone: bytes) -> None:
+def test_one_that_comes_later_takes_its_share_of_a_running_job(
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]]
+) -> None:
     with bench.predictor(worker="one") as one:
         bench.deliver_all(CLIPS[:2])
         reports = bench.reports()
         first = scored(next(reports) for _ in FEATURES)
         assert first == {"one": {f"predictor.{name}": [0, 1] for name in FEATURES}}
         with bench.predictor(worker="two") as two:
-            until(lambda: both_have_work(one, two))
+            until(lambda: both_have_work(one, two, opened))
             share = share_of(two)
             bench.deliver_all(CLIPS[2:])
             found = scored(bench.until_finished())
@@ -89,12 +109,14 @@ def test_one_that_comes_later_takes_its_share_of_a_running_job(bench: PredictorB
     assert bench.store.get(layout.PREDICTIONS) == alone
 
 
-def test_the_share_of_one_that_leaves_falls_to_the_others(bench: PredictorBench, alone: bytes) -> None:
+def test_the_share_of_one_that_leaves_falls_to_the_others(
+    bench: PredictorBench, alone: bytes, opened: dict[str, frozenset[int]]
+) -> None:
     """What it had saved is not scored again, and nothing is made again that is still in the cache."""
     reports = bench.reports()
     with bench.predictor(worker="one") as one, ExitStack() as leaves:
         two = leaves.enter_context(bench.predictor(worker="two"))
-        until(lambda: both_have_work(one, two))
+        until(lambda: both_have_work(one, two, opened))
         saved = share_of(two)
         bench.deliver_all(sorted(saved))
         found = scored(next(reports) for _ in range(len(FEATURES) * len(saved) // CLIPS_PER_VIDEO))

@@ -132,7 +132,9 @@ def test_what_is_saved_belongs_to_these_weights_and_this_type(weights: str, tmp_
     assert known({**asked, "pool": "mean", "format": "npy"}) == before, "only what is written differs"
     assert known({**asked, "dtype": "float16"}) != before
     assert known({**asked, "crop": 112}) != before
-    network[0].weight.data += 1
+    first = network[0]
+    assert isinstance(first, torch.nn.Conv2d)
+    first.weight.data += 1
     safetensors.torch.save_file({**network.state_dict(), "x": torch.zeros(3)}, tmp_path / "w.safetensors")
     assert known(asked) != before
     (tmp_path / "w.safetensors").unlink()

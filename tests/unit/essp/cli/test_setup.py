@@ -66,7 +66,7 @@ def test_rights_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         for _, operations, resources, _ in given
         if "group vision.trainer." in resources
         for operation in operations
-    } == {"Delete"}
+    } == {"Delete", "Read"}
     refused = CliRunner().invoke(cli.app, ["setup", "--acls", "--principal", "User:{name}"])
     assert "only {service} may stand in braces" in str(refused.exception)
 

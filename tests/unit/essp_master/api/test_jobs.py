@@ -404,8 +404,8 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     tables = {f"{verb}_{kind}" for verb in ("get", "put", "delete") for kind in ("extractor", "trainer")}
     assert operations == tables | {
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
-        *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
-        *("reset_pool", "list_conditions", "job_curves", "validate_job", "preview_stream", "change_job"),
+        *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool", "pause_pool"),
+        *("reset_pool", "resume_pool", "list_conditions", "job_curves", "validate_job", "preview_stream", "change_job"),
         *("prioritise_job", "list_logs", "remove_job", "get_usage", "job_settings", "job_timeline"),
     }
     text = json.dumps(document)

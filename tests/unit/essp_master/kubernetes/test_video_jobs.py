@@ -313,11 +313,12 @@ def test_requests_that_contradict_a_video_job_are_refused(bench: Bench) -> None:
         bench.until_accepted()
         claims = bench.claims
         claims.check_start(bench.job)
-        for refused in (
+        contradictions: list[Callable[[], None]] = [
             lambda: claims.check_start(bench.job.model_copy(update={"epochs": 5})),
             lambda: claims.check_change(NAME, ["epochs"]),
             lambda: claims.check_remove(NAME),
-        ):
+        ]
+        for refused in contradictions:
             with pytest.raises(Conflict, match="VideoJob small"):
                 refused()
         claims.check_change(NAME, [LR])
@@ -378,10 +379,10 @@ def test_trainings_belong_to_the_video_job_and_stand_in_its_queue(
         assert "team" not in made.metadata.labels
         assert made.spec.template.metadata.annotations == topology
         driver.train("other", "rgb", 1, None)
-        (other,) = [
-            j for j in client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items if "other" in j.metadata.name
-        ]
-        assert other.metadata.owner_references[0].kind == "ConfigMap"
+        present = [job.metadata for job in client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items if job.metadata]
+        (other,) = [metadata for metadata in present if metadata.name and "other" in metadata.name]
+        assert other.owner_references
+        assert other.owner_references[0].kind == "ConfigMap"
 
 
 def test_the_rest_api_says_which_video_job_a_request_contradicts(tmp_path: Path, adapters: Adapters) -> None:
