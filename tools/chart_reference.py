@@ -1,7 +1,8 @@
 """What the chart says of its values, made from where it is known: `python -m tools.chart_reference --write`.
 
 The settings in `values.schema.json` come from the settings classes of the services, so that no name, default or
-explanation can differ; the tables in the chart's README come from the schema and `values.yaml`.
+explanation can differ; the tables in the chart's README come from the schema and `values.yaml`. Templates cannot read
+`values.yaml`; they have `files/defaults.json`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tools.written import ROOT, between, cell, settle
 CHART = ROOT / "charts" / "essp"
 SCHEMA = CHART / "values.schema.json"
 README = CHART / "README.md"
+DEFAULTS = CHART / "files" / "defaults.json"
 
 SETTINGS: dict[str, type[Settings]] = {
     "common": Settings,
@@ -41,7 +43,7 @@ SETTINGS: dict[str, type[Settings]] = {
 }
 
 SET_BY_CHART = frozenset(
-    {"bus", "cache", "tenant", "stores", "metrics_port", "worker", "features"}
+    {"bus", "cache", "tenant", "stores", "partitions", "metrics_port", "worker", "features"}
     | {"api_token", "api_token_file", "api_open", "api_hosts", "trial_servers"}
     | {"bus_user", "bus_password", "drained_exit", "supervised", "rank_restarts", "ranks"}
     | {"pools", "pool_sizes", "namespace", "release", "templates", "lease", "url", "video_jobs", "video_jobs_team"}
@@ -153,10 +155,11 @@ def _told(field: dict[str, Any]) -> str:
 
 
 def current() -> dict[Path, str]:
-    """What both files should hold."""
+    """What the files should hold."""
     schema = with_settings(json.loads(SCHEMA.read_text(encoding="utf-8")))
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     return {
+        DEFAULTS: json.dumps(values, indent=2, ensure_ascii=False) + "\n",
         SCHEMA: json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
         README: between(README.read_text(encoding="utf-8"), _BEGIN, f"\n\n{tables(schema, values)}\n\n", _END),
     }

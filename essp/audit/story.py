@@ -6,14 +6,24 @@ order, so they are listed in the order in which a clip passes through them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from essp_common.artifacts.history import spans_of
 from essp_common.failures import kind_word, stage_word
 from essp_common.job.position import Position
-from essp_common.job.status import PURPOSES, PurposeName
-from essp_common.pb.v1.messages_pb2 import LOST, ClipFailure, HistoryEntry, HistorySegment, PhaseEvents, PhasePlan, Runs
+from essp_common.job.status import PurposeName, purpose_name
+from essp_common.pb.v1.messages_pb2 import (
+    LOST,
+    ClipFailure,
+    HistoryEntry,
+    HistorySegment,
+    JobSnapshot,
+    PhaseEvents,
+    PhasePlan,
+    Runs,
+)
 from essp_common.runtime import ids
 
 
@@ -51,6 +61,11 @@ def story_of(segments: Iterable[HistorySegment], purpose: PurposeName, epoch: in
     if not teller.known:
         return None
     return Story(purpose, epoch, index, tuple(teller.steps), teller.attempts, tuple(sorted(teller.owed)))
+
+
+def purpose_in(snapshot: JobSnapshot, plan: PhasePlan) -> PurposeName | None:
+    """The purpose of one of a run's phases; None if a later version has added it."""
+    return purpose_name(plan.purpose, json.loads(snapshot.spec_json or "{}").get("extract") is not None)
 
 
 class _Teller:
@@ -102,7 +117,7 @@ class _Teller:
 
     def _begin(self, entry: HistoryEntry) -> Iterator[str]:
         self._run += 1
-        self._position = self._found(entry.started.snapshot.phases)
+        self._position = self._found(entry.started.snapshot)
         if self._position is None:
             return
         self.known = True
@@ -113,9 +128,9 @@ class _Teller:
             if self._position < begins:
                 yield f"{consumer_words(name)} had it already and continues after it"
 
-    def _found(self, phases: Iterable[PhasePlan]) -> Position | None:
-        for number, plan in enumerate(phases):
-            if (PURPOSES.get(plan.purpose), plan.epoch) == self._phase and self._index < plan.clips:
+    def _found(self, snapshot: JobSnapshot) -> Position | None:
+        for number, plan in enumerate(snapshot.phases):
+            if (purpose_in(snapshot, plan), plan.epoch) == self._phase and self._index < plan.clips:
                 return Position(number, self._index)
         return None
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
     TIMEOUT_S,
+    AnswerLost,
     AsJson,
     Server,
     Token,
@@ -378,11 +380,21 @@ def _course(status: JobStatus) -> Text:
 
 
 def _retried(ask: Callable[[], Any]) -> Any:
-    """The result of `ask`, called a second time if the answer was lost on the way."""
-    try:
-        return ask()
-    except Unavailable:
-        return ask()
+    """The result of `ask`, called a second time if the master does not answer.
+
+    Once an answer was lost, it is called again and again: the master may still be at it, or may be restarting.
+    """
+    began_s, lost = time.monotonic(), False
+    for times in count(1):
+        try:
+            return ask()
+        except Unavailable as error:
+            lost = lost or isinstance(error, AnswerLost)
+            if (times > 1 and not lost) or time.monotonic() - began_s >= _PATIENCE_S:
+                raise
+            if times == 2:
+                typer.echo(f"essp: {error}; trying again", err=True)
+        time.sleep(_LOOK_S if times > 1 else 0.0)
 
 
 def _get(client: httpx.Client, name: str) -> JobStatus:

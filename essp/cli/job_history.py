@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from google.protobuf.json_format import MessageToJson
@@ -22,7 +22,7 @@ from rich.table import Table
 
 from essp.account import Account, account_of
 from essp.audit.invariants import check
-from essp.audit.story import Story, consumer_words, story_of
+from essp.audit.story import Story, consumer_words, purpose_in, story_of
 from essp.cli import rest
 from essp.cli.console import open_console
 from essp.cli.job_output import no_history, status_of
@@ -33,7 +33,7 @@ from essp_common.catalog.schema import PLANNED
 from essp_common.distribution import NAME, version
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.job.spec import stored_spec
-from essp_common.job.status import PURPOSES, PurposeName, phase_title
+from essp_common.job.status import PurposeName, phase_title, purpose_name
 from essp_common.pb.v1.messages_pb2 import HistorySegment
 from essp_common.quantities import counted, size
 from essp_common.records.rows import open_data
@@ -41,6 +41,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 
+_PURPOSES: tuple[PurposeName, ...] = get_args(PurposeName)
 _MOST_STORIES = 10
 """Clips of one video whose stories are shown."""
 
@@ -57,7 +58,7 @@ def why(
         str, typer.Option(help="Instead of an index: all clips of this video, by its id or file name.")
     ] = "",
     epoch: Annotated[int, typer.Option(help="Epoch of the clip, counted from 1.", min=1)] = 1,
-    purpose: Annotated[str, typer.Option(help=f"Pass of the clip: {', '.join(PURPOSES.values())}.")] = "train",
+    purpose: Annotated[str, typer.Option(help=f"Pass of the clip: {', '.join(_PURPOSES)}.")] = "train",
     server: rest.Server = rest.SERVER,
     token: rest.Token = "",
     as_json: rest.AsJson = False,
@@ -154,10 +155,10 @@ def _history_of(job: str, server: str, token: str, stores: Stores) -> tuple[str,
 def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epoch: int, index: int) -> NotFound:
     """The error, which says which clips the job has."""
     runs = account_of(segments).runs
-    # Purposes added by a later release have no name here.
-    plans = [plan for run in runs for plan in run.snapshot.phases if plan.purpose in PURPOSES]
-    clips = {phase_title(PURPOSES[plan.purpose], plan.epoch): plan.clips for plan in plans}
-    epochs = {PURPOSES[plan.purpose]: plan.epoch + 1 for plan in sorted(plans, key=lambda plan: plan.epoch)}
+    named = [(purpose_in(run.snapshot, plan), plan) for run in runs for plan in run.snapshot.phases]
+    plans = [(name, plan) for name, plan in named if name is not None]
+    clips = {phase_title(name, plan.epoch): plan.clips for name, plan in plans}
+    epochs = {name: plan.epoch + 1 for name, plan in sorted(plans, key=lambda each: each[1].epoch)}
     passes = ", ".join(f"{name} ({counted(count, 'epoch')})" for name, count in epochs.items())
     title = phase_title(purpose, epoch - 1)
     has = f"has {counted(clips[title], 'clip')}, counted from 0" if title in clips else "is not a pass of this job"
@@ -165,10 +166,10 @@ def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epo
 
 
 def _purpose(word: str) -> PurposeName:
-    for name in PURPOSES.values():
+    for name in _PURPOSES:
         if name == word:
             return name
-    raise ConfigError(f"{word!r} is not a pass; use {', '.join(PURPOSES.values())}", field="--purpose", code="unknown")
+    raise ConfigError(f"{word!r} is not a pass; use {', '.join(_PURPOSES)}", field="--purpose", code="unknown")
 
 
 def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeName, int], stores: Stores) -> list[int]:
@@ -176,7 +177,7 @@ def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeNa
     phases = _phases(segments, stores)
     title = phase_title(*place)
     for number, plan in enumerate(phases.plans):
-        if (PURPOSES.get(plan.purpose), plan.epoch) != place:
+        if (purpose_name(plan.purpose, phases.spec.extract is not None), plan.epoch) != place:
             continue
         rows, clips = phases.view(number).rows, phases.plan(number)
         names = [rows.text("id", row) for row in range(len(rows))]
@@ -213,7 +214,8 @@ def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> di
         typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
         return None
     for number, plan in enumerate(phases.plans):
-        if (PURPOSES.get(plan.purpose), plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
+        name = purpose_name(plan.purpose, phases.spec.extract is not None)
+        if (name, plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
             clip = phases.plan(number).clip(story.index, max(story.attempts.values(), default=0))
             rows = phases.view(number).rows
             return {"video": rows.text("id", clip.video), "first_frame": clip.first_frame}

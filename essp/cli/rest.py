@@ -51,6 +51,10 @@ _KINDS: dict[int, type[EsspError]] = {
 }
 
 
+class AnswerLost(Unavailable):
+    """A master was reached, but gave no answer: it may have done what was asked for, or may still be at it."""
+
+
 def connect(server: str, token: str) -> httpx.Client:
     """A client of the master at `server`. Raises `ConfigError` if `server` is not a URL."""
     server, token = signed_in(server, token)
@@ -154,7 +158,8 @@ def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
     said = str(error)
     if advised(said) != said:
         return Unavailable(f"{client.base_url}: {advised(said)}")
-    return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")
+    kind = Unavailable if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else AnswerLost
+    return kind(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")
 
 
 def _content(response: httpx.Response) -> Any:

@@ -9,7 +9,7 @@ from math import isclose
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts import checkpoint, features, layout, scores
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures, figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
@@ -17,7 +17,7 @@ from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from essp_common.artifacts.scores import ClipScores, VideoScores
 from essp_common.artifacts.timeline import TimelineFile
 from essp_common.catalog.rows import ById, VideoRow
-from essp_common.errors import EsspError, NotFound, PermanentError
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.timeline import UsageTotal
 from essp_common.objects.port import ObjectStore
@@ -118,16 +118,17 @@ class Run:
 def read_run(output: ObjectStore, stores: Stores) -> Run:
     """Gather the facts.
 
-    Raises `NotFound` if the job has no model yet, or if the inputs of the model are gone, and `PermanentError` if they
-    were replaced.
+    Raises `NotFound` if the job has no model yet, or if the inputs of the model are gone, `ConfigError` if it is a job
+    that trains nothing, and `PermanentError` if the inputs were replaced.
     """
     try:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
-        why = "the job has not completed, so there is no report" if _is_job(output) else "give the output of a job"
-        raise NotFound(f"{error}: {why}") from error
-    text = output.get(layout.SPEC).decode("utf-8", "replace")
-    spec = stored_spec(text, output.uri(layout.SPEC))
+        if not _is_job(output):
+            raise NotFound(f"{error}: give the output of a job") from error
+        _check_trains(output, _spec_in(output)[0])
+        raise NotFound(f"{error}: the job has not completed, so there is no report") from error
+    spec, text = _spec_in(output)
     finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
     histories = {name: final.history for name, final in finals.items() if final is not None}
     split = "validation" if model.test is None else "test"
@@ -202,6 +203,28 @@ def _other_scores(uri: str) -> PermanentError:
     return PermanentError(
         f"{uri} holds other scores than the model was made from; restore it from a backup, or, if the job has "
         "continued since, let it end"
+    )
+
+
+def _spec_in(output: ObjectStore) -> tuple[JobSpec, str]:
+    """The job, also as it is written."""
+    text = output.get(layout.SPEC).decode("utf-8", "replace")
+    return stored_spec(text, output.uri(layout.SPEC)), text
+
+
+def _check_trains(output: ObjectStore, spec: JobSpec) -> None:
+    """Raise `ConfigError`, which says what the job has instead, if there is nothing that a report could be of."""
+    if spec.trainers:
+        return
+    if spec.predictor is not None:
+        does, has = "predicts", f"the predictions of a completed one are in {output.uri(layout.PREDICTIONS)}"
+    elif spec.extract is not None:
+        does = "extracts"
+        has = f"the features of a completed one are in {output.uri(features.MANIFEST)}; essp.load_features reads them"
+    else:
+        does, has = "feeds loops of yours", "`essp audit` checks its history"
+    raise ConfigError(
+        f"reports are of jobs that train, and job {spec.name} {does}; {has}", field="OUTPUT", code="unsupported"
     )
 
 

@@ -15,7 +15,7 @@ from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.validation import unreadable
 
-PurposeName = Literal["train", "validation", "embed", "test", "predict"]
+PurposeName = Literal["train", "validation", "embed", "test", "predict", "extract"]
 JobKind = Literal["train", "predict", "extract", "feed"]
 """`feed`: the user's own loops consume its clips."""
 PURPOSES: dict[int, PurposeName] = {
@@ -55,6 +55,12 @@ _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+def purpose_name(purpose: int, extracts: bool = False) -> PurposeName | None:
+    """The name of a phase's purpose; None if a later version has added it. `extracts`: in a job that writes features,
+    whose only phase is a prediction to the workers, and `extract` to users."""
+    return "extract" if extracts and purpose == PREDICT else PURPOSES.get(purpose)
 
 
 def phase_title(purpose: str, epoch: int) -> str:

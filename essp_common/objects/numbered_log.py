@@ -70,9 +70,9 @@ class NumberedLog:
         """Write this number. Raises `Conflict` if it already exists."""
         self._store.put(self.key(number), data, if_absent=True)
 
-    def append(self, data: bytes) -> int:
-        """Write the next free number. Returns that number."""
-        number = self.newest()
+    def append(self, data: bytes, above: int = 0) -> int:
+        """Write the next free number that is higher than `above`. Returns that number."""
+        number = max(self.newest(), above)
         while True:
             number += 1
             try:

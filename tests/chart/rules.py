@@ -6,6 +6,7 @@ damage pass is no rule.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
@@ -233,6 +234,17 @@ def retried(objects: list[Object]) -> list[str]:
     return found
 
 
+def told_once(objects: list[Object]) -> list[str]:
+    """No variable is twice in the environment of a container: server-side apply refuses that, and a patch removes
+    both."""
+    found = []
+    for name, pod in _pods(objects):
+        for container in pod["containers"] + pod.get("initContainers", []):
+            names = Counter(variable["name"] for variable in container.get("env", ()))
+            found += [f"{name}: {variable} is told {times} times" for variable, times in names.items() if times > 1]
+    return found
+
+
 def _drain_s(workload: Object, objects: list[Object]) -> float:
     shared = {
         made["metadata"]["name"]: made["data"]
@@ -254,4 +266,16 @@ def _matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
     return selector.items() <= labels.items()
 
 
-ALL: tuple[Rule, ...] = (restricted, limited, probed, selected, bound, tokenless, available, graceful, unsized, retried)
+ALL: tuple[Rule, ...] = (
+    restricted,
+    limited,
+    probed,
+    selected,
+    bound,
+    tokenless,
+    available,
+    graceful,
+    unsized,
+    retried,
+    told_once,
+)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chart import rules
-from tests.chart.rendering import CASES, Helm, Object, container_of, named, of_kind, pod_of, pool_of
+from tests.chart.rendering import CASES, Helm, Object, container_of, environment_of, named, of_kind, pod_of, pool_of
 from tests.chart.rules import Rule
 from tools.chart_reference import CHART
 
@@ -19,6 +19,24 @@ Damage = Callable[[list[Object]], object]
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_it_holds(helm: Helm, case: Path, rule: Rule) -> None:
     assert rule(helm.render(case)) == []
+
+
+@pytest.mark.parametrize("case", ["minimal", "with-servers", "training"])
+def test_what_a_user_sets_replaces_what_the_chart_tells(helm: Helm, case: str) -> None:
+    names = "AWS_ACCESS_KEY_ID", "AWS_SHARED_CREDENTIALS_FILE", "MASTER_PORT"
+    own = [{"name": name, "value": value} for value in ("former", "mine") for name in names]
+    pools = {"master": {"env": own}, "decoder": {"env": own}}
+    settings = {"log_format": "json", "log_level": "DEBUG"}
+    extra = {"extraPools": {"ucf-rgb": {"env": own}}} if case == "training" else {}
+    objects = helm.render(CHART / "ci" / f"{case}-values.yaml", settings=settings, pools=pools, **extra)
+    assert rules.told_once(objects) == []
+    told = [environment_of(pool_of(objects, "decoder"), objects)]
+    if case == "training":
+        told += [environment_of(pool_of(objects, "ucf-rgb"), objects)]
+    if case == "with-servers":
+        told += [environment_of(named(objects, "CronJob", "essp-demo"), objects)]
+        assert (told[-1]["ESSP_LOG_FORMAT"], told[-1]["ESSP_LOG_LEVEL"]) == ("text", "DEBUG")
+    assert {environment[name] for environment in told for name in names} == {"mine"}
 
 
 def decoder(objects: list[Object]) -> Object:
@@ -116,6 +134,7 @@ DAMAGES: dict[str, tuple[Rule, Damage]] = {
         rules.retried,
         lambda o: container_of(named(o, "Job", "essp-setup")).update(name="other"),
     ),
+    "told twice": (rules.told_once, lambda o: process(o)["env"].append({"name": "ESSP_METRICS_PORT", "value": "1"})),
     "killed too early": (rules.graceful, lambda o: decoder(o).update(terminationGracePeriodSeconds=30)),
 }
 

@@ -28,6 +28,28 @@ def test_what_has_to_be_said_is_asked_for_all_at_once(helm: Helm) -> None:
         assert part in str(refused.value)
 
 
+def absent(defaults: Object, given: Object, deepest: int) -> Object:
+    """Every default but those given, as null, which takes it away; down to this depth."""
+    found: Object = {}
+    for key, default in defaults.items():
+        if key in given and not isinstance(given[key], dict):
+            continue
+        opened = isinstance(default, dict) and default and deepest > 1 and key != "resources"
+        found[key] = absent(default, given.get(key, {}), deepest - 1) if opened or key in given else None
+    return found
+
+
+@pytest.mark.parametrize("deepest", [1, 2, 9])
+def test_an_upgrade_that_reuses_the_values_of_an_older_chart_has_the_defaults_of_this_one(
+    helm: Helm, deepest: int
+) -> None:
+    """`--reuse-values` takes the older chart's defaults, which know nothing of what is new."""
+    values = yaml.safe_load(NOWHERE.read_text())
+    kept = dict.fromkeys(("podSecurity", "poolDefaults", "pools"))  # they may lack something on purpose
+    without = absent(values, yaml.safe_load(MINIMAL.read_text()) | kept, deepest)
+    assert helm.render(**without) == helm.render()
+
+
 PLACES = (
     "", "image", "kafka", "redis", "s3", "topics.job", "api.ingress", "settings", "poolDefaults", "poolDefaults.gpu",
     "pools", "pools.decoder", "pools.decoder.autoscaling", "pools.extractor.settings", "extraPools.x",

@@ -4,6 +4,7 @@ runs `essp servers up`. This fills in what else names them, as if a user had wri
 values says it first. With servers.small, pools get sizes that fit 2 cores and 8 GiB (files/small.yaml).
 */}}
 {{- define "essp.bundled" -}}
+{{- include "essp.completed" (dict "values" .Values "defaults" (omit (.Files.Get "files/defaults.json" | fromJson) "podSecurity" "poolDefaults" "pools")) -}}
 {{- if .Values.servers.bundled -}}
 {{- $name := include "essp.bundledName" . -}}
 {{- $host := printf "%s.%s.svc" $name .Release.Namespace -}}
@@ -39,6 +40,22 @@ values says it first. With servers.small, pools get sizes that fit 2 cores and 8
 {{- $_ := set $there (last $steps) (last $sizes) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Gives values that are not there their defaults: `helm upgrade --reuse-values` takes the defaults of the chart that the
+release had, which lacks what is new. What may be left out on purpose, with null, stays so: requests and limits, and the
+fields of pods.
+*/}}
+{{- define "essp.completed" -}}
+{{- $values := .values -}}
+{{- range $key, $default := .defaults -}}
+{{- if kindIs "invalid" (index $values $key) -}}
+{{- $_ := set $values $key $default -}}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (ne $key "resources") -}}
+{{- include "essp.completed" (dict "values" (get $values $key) "defaults" $default) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

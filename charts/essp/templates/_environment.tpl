@@ -89,6 +89,20 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* Environment variables, each of them once. Of several with one name the last counts, as it does in Kubernetes, whose server-side apply and patches take no name twice. */}}
+{{- define "essp.once" -}}
+{{- $all := fromYamlArray . -}}
+{{- $last := dict -}}
+{{- range $place, $variable := $all -}}
+{{- $_ := set $last $variable.name $place -}}
+{{- end -}}
+{{- $kept := list -}}
+{{- range $place, $variable := $all -}}
+{{- if eq $place (get $last $variable.name) -}}{{- $kept = append $kept $variable -}}{{- end -}}
+{{- end -}}
+{{- toYaml $kept -}}
+{{- end -}}
+
 {{/* Environment variables of one pool. */}}
 {{- define "essp.env" -}}
 {{- $root := .root -}}

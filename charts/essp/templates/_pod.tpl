@@ -67,10 +67,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       env:
-        {{- with .rendezvous }}
-        {{- . | nindent 8 }}
-        {{- end }}
-        {{- include "essp.env" . | trim | nindent 8 }}
+        {{- include "essp.once" (printf "%s\n%s" (.rendezvous | default "") (include "essp.env" .)) | nindent 8 }}
       ports:
         {{- if eq $pool.service "master" }}
         - {name: http, containerPort: 8080}

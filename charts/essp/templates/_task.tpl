@@ -36,16 +36,7 @@ containers:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     env:
-      {{- range $name, $value := include "essp.config" $root | fromYaml }}
-      - {name: {{ $name }}, value: {{ $value | quote }}}
-      {{- end }}
-      {{- include "essp.secretEnv" $root | trim | nindent 6 }}
-      {{- with .env }}
-      {{- . | trim | nindent 6 }}
-      {{- end }}
-      {{- with $pool.env }}
-      {{- toYaml . | nindent 6 }}
-      {{- end }}
+      {{- include "essp.once" (include "essp.taskEnv" (dict "root" $root "pool" $pool "env" .env)) | nindent 6 }}
     {{- include "essp.containerSecurity" $root | nindent 4 }}
     resources:
       {{- toYaml .resources | nindent 6 }}
@@ -61,4 +52,15 @@ volumes:
   {{- with $pool.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end -}}
+
+{{- define "essp.taskEnv" -}}
+{{- range $name, $value := include "essp.config" .root | fromYaml }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- include "essp.secretEnv" .root }}
+{{ .env | default "" }}
+{{- with .pool.env }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}

@@ -3,7 +3,8 @@
 Answers are remembered for a day, in this process; after a restart of the master, the state of the job answers (409: it
 is running). Failures are not remembered, so a corrected request can use the same key. Follows
 draft-ietf-httpapi-idempotency-key-header: the same key with a different request is refused. A repeated request waits a
-limited time for the answer to the first one, so a client that lost its connection still gets it.
+limited time for the answer to the first one, so a client that lost its connection still gets it. If that takes longer,
+the client is told to ask again (503 with Retry-After; the draft's 409 reads as if the state did not allow it).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from essp_common.errors import ConfigError, Conflict
+from essp_common.errors import ConfigError, Unavailable
 
 AnswerT = TypeVar("AnswerT")
 KEPT_S = 24 * 3600.0
@@ -52,14 +53,16 @@ class Answers(Generic[AnswerT]):
         """Return the first result of `act` for this key; without a key, call `act` every time. `asked`: fingerprint of
         the request.
 
-        Raises `ConfigError` if the key came with a different request, and `Conflict` if the first request is still
+        Raises `ConfigError` if the key came with a different request, and `Unavailable` if the first request is still
         under way after `PATIENCE_S`.
         """
         if key is None:
             return act()
         while (known := self._begin(key, asked)) is not None:
             if not known.over.wait(PATIENCE_S):
-                raise Conflict("the request with this Idempotency-Key is still being answered; wait for it")
+                raise Unavailable(
+                    "the request with this Idempotency-Key is still being answered; ask again with the same"
+                )
             if known.answer is not None:
                 return self._kind.validate_json(zlib.decompress(known.answer))
         return self._act(key, act)

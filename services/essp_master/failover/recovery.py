@@ -24,7 +24,7 @@ _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
 
 def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
-    """Return the last command of each job, without those that were removed.
+    """Return the last command of each job, also of those that were removed.
 
     Raises `TransientError` if the bus does not answer: a job that is missed now would be lost to this master.
     """
@@ -40,7 +40,7 @@ def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
         last = found.get(command.job, command)
         if command.fence >= last.fence or last.removed:
             found[command.job] = command
-    return [command for command in found.values() if not command.removed]
+    return list(found.values())
 
 
 def under_way(command: Control) -> bool:

@@ -247,9 +247,11 @@ class Activity:
             self.listener(progress)
 
 
-def purpose_name(purpose: Purpose) -> status.PurposeName:
-    """Return `train`, `validation`, `embed`, `test` or `predict`."""
-    return status.PURPOSES[purpose]
+def purpose_name(purpose: Purpose, extracts: bool = False) -> status.PurposeName:
+    """Return `train`, `validation`, `embed`, `test` or `predict`, which is `extract` in a job that writes features."""
+    name = status.purpose_name(purpose, extracts)
+    assert name is not None
+    return name
 
 
 def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus:

@@ -21,6 +21,7 @@ from essp_common.pb.v1.messages_pb2 import (
     HistorySegment,
     Loop,
     Progress,
+    Purpose,
     Stage,
 )
 from essp_common.quantities import counted
@@ -178,7 +179,10 @@ class EventReporter:
         if position.phase_index >= len(self._phases.order):
             return "the end"
         purpose, epoch = self._phases.order[position.phase_index]
-        return f"clip {position.index} of {phase_title(purpose_name(purpose), epoch)}"
+        return f"clip {position.index} of {phase_title(self._name(purpose), epoch)}"
+
+    def _name(self, purpose: Purpose) -> status.PurposeName:
+        return purpose_name(purpose, self._phases.spec.extract is not None)
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be produced. Only the first few videos of each kind get an event."""
@@ -227,7 +231,7 @@ class EventReporter:
             match instruction:
                 case FinishPhase(phase_index):
                     purpose, epoch = self._phases.order[phase_index]
-                    name = purpose_name(purpose)
+                    name = self._name(purpose)
                     self.log.add("phase", f"{phase_title(name, epoch)}: over", {"purpose": name, "epoch": epoch})
                 case CompleteJob(uri, metrics):
                     self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))

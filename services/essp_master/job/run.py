@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from essp_common import distribution
+from essp_common import distribution, topics
 from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
@@ -28,6 +28,7 @@ from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.job.timeline import StoredTimeline
+from essp_common.messages.parsing import MOST_FENCE
 from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -95,13 +96,18 @@ class Run:
 
 
 def claim_run(
-    preflight: Preflight, stores: Stores, since: int = 0, changes: Sequence[Change] = (), team: str = ""
+    preflight: Preflight,
+    stores: Stores,
+    since: int = 0,
+    changes: Sequence[Change] = (),
+    team: str = "",
+    above: int = 0,
 ) -> Run:
     """Take the output and the next fence. `since`: continue the run that began with this fence. `changes`: those known
     from the job's last command, or from its previous run in this process; the history may lack the newest. `team`: the
-    owning team.
+    owning team. `above`: a fence that the name has had, possibly with another output.
 
-    Raises `ConfigError` if another job has taken the output since the preflight.
+    Raises `ConfigError` if another job has taken the output since the preflight, and `Conflict` if no fence is left.
     """
     spec, phases = preflight.spec, preflight.phases
     output = stores.under(spec.output)
@@ -109,7 +115,7 @@ def claim_run(
     # after `fresh`, numbers continue, so a master that still writes to the removed history notices
     before = history.last()
     _claim(output, preflight, since > 0, team)
-    fence = _take_fence(output)
+    fence = _take_fence(output, spec.name, above)
     failpoint("master.fence-taken")
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
@@ -180,9 +186,14 @@ def _model(spec: JobSpec, stores: Stores) -> FusedModel | Extraction | None:
         return None  # the predictor reports it; or the model is where only the predictor can read
 
 
-def _take_fence(output: ObjectStore) -> int:
+def _take_fence(output: ObjectStore, job: str, above: int) -> int:
+    if above + 1 >= MOST_FENCE:  # no master came that far, but any client may send a command
+        raise Conflict(
+            f"job {job}: {topics.CONTROL} holds a command with fence {above}, and no higher one is valid; choose "
+            "another name"
+        )
     fences = NumberedLog(output, layout.FENCES)
-    number = fences.append(b"{}")
+    number = fences.append(b"{}", above)
     fences.prune(number)
     return number
 

@@ -37,6 +37,8 @@ class Origin:
     """In the queue; None: the job's own priority."""
     changes: Sequence[Change] = ()
     """Changes of the job that are known to this process or were announced."""
+    above: int = 0
+    """The highest fence with which the job's name was announced; the run takes a higher one."""
     before: Job | None = None
     """The run that ends for this one, which has more epochs or trainers; None if this one does not follow another."""
 
@@ -72,7 +74,8 @@ def start_run(
     Raises `Conflict` if other masters keep starting the job at the same time.
     """
     for _ in range(_TRIES):
-        job = Job(claim_run(preflight, stores, origin.since, origin.changes, origin.team), clock(), events, origin.team)
+        run = claim_run(preflight, stores, origin.since, origin.changes, origin.team, origin.above)
+        job = Job(run, clock(), events, origin.team)
         if origin.priority is not None:
             job.priority = origin.priority
         if origin.before is not None:

@@ -160,7 +160,7 @@ class JobRemoval:
             elif (known := runner.last_command(name)) is not None:
                 last.CopyFrom(known)
             else:
-                fence = NumberedLog(output, layout.FENCES).newest()
+                fence = max(NumberedLog(output, layout.FENCES).newest(), runner.fence_of(name))
                 last.MergeFrom(Control(job=name, fence=fence, command=Control.STOP))
             last.removed = True
             runner.dispatch.publish_again(last)

@@ -81,6 +81,9 @@ class JobRunner:
         self.fenced: Fenced | None = None
         """Set when another master runs a job that this one had."""
         self._feed: ControlFeed | None = None
+        self._fences: dict[str, int] = {}
+        """The highest fence with which each job was announced, also of removed ones. A job's output holds only the
+        fences of its runs there, and its name may have had another output before."""
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
@@ -262,6 +265,14 @@ class JobRunner:
         """The last command of a job, as other processes know it; None if this master follows no commands."""
         return None if self._feed is None else self._feed.latest(name)
 
+    def note_fence(self, name: str, fence: int) -> None:
+        """Remember that a job of this name was announced with this fence."""
+        self._fences[name] = max(fence, self.fence_of(name))
+
+    def fence_of(self, name: str) -> int:
+        """The highest fence with which a job of this name was announced; 0 if none was."""
+        return self._fences.get(name, 0)
+
     def yield_to(self, job: Job, fence: int) -> None:
         """Leave a job to another master if this fence is higher than its own and was really taken: any client may send
         one."""
@@ -273,6 +284,7 @@ class JobRunner:
 
     def _heed(self, control: Control) -> None:
         with self.lock:
+            self.note_fence(control.job, control.fence)
             if (job := self.jobs.find(control.job)) is not None:
                 self.yield_to(job, control.fence)
 

@@ -94,6 +94,7 @@ class JobStarter:
         self._bus.ensure_topics({topic: topics.partitions(topic, self._bus.partitions) for topic in streams})
         if not origin.since:
             self._begin_groups(found.spec)
+        origin = replace(origin, above=self._runner.fence_of(found.spec.name))
         job = start_run(found, self._stores, origin, events, self._worker, self._runner.clock)
         if not self._queue.present:
             job.priority = None
@@ -200,6 +201,7 @@ class JobStarter:
         # Build everything first, without any effect: if a seed cannot be made, nothing was announced.
         units = [dispatch.prepared(job, instruction) for instruction in first]
         runner.jobs.add(job)
+        runner.note_fence(job.name, job.run.fence)
         job.activity.listener = runner.tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
         if job.run.continued is None or (command is not None and command.fence < command.since):
             dispatch.purge(job.name)  # no worker knew the run, so all bytes there are older

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from essp_common import topics
-from essp_common.errors import Conflict, TransientError, Unavailable
+from essp_common.errors import Conflict, NotFound, TransientError, Unavailable
 from essp_common.failures import reason_of, shortened
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
@@ -73,12 +73,15 @@ class Takeover:
         """Ended jobs whose histories could not be read: the last command, and the status shown meanwhile."""
         self._settings = settings
         self._draining = draining
+        self._listened = runner.recovers
         if not runner.recovers:
             self.done.set()
 
     def wait(self) -> None:
         """Wait until the jobs under way are known. Raises `Unavailable` if that takes long, or if too many requests
         wait."""
+        if not self._listened:
+            self._listen()
         if self.done.is_set():
             return
         waits = self._waiting.acquire(blocking=False)
@@ -99,7 +102,7 @@ class Takeover:
             with outage:
                 try:
                     if commands is None:
-                        commands = last_commands(self._bus, self._draining)
+                        commands = self._heard()
                         began_s = clock()  # time without the bus does not count against the patience with stores
                     self._take_over_all(commands, clock() - began_s >= self._settings.takeover_s)
                 except TransientError as error:
@@ -108,6 +111,21 @@ class Takeover:
                 if not self._draining.is_set():
                     self.obstacle = ""
                     self.done.set()
+
+    def _heard(self) -> list[Control]:
+        """Return the last commands of the jobs that were not removed. Remembers the fences of all of them."""
+        commands = last_commands(self._bus, self._draining)
+        with self._runner.lock:
+            for command in commands:
+                self._runner.note_fence(command.job, command.fence)
+        return [command for command in commands if not command.removed]
+
+    def _listen(self) -> None:
+        """Once, for a master that takes nothing over: its bus may be a cluster's, and know the name of its job."""
+        with suppress(NotFound):  # no process has made the topic
+            if any(self._bus.held(topics.CONTROL)):
+                self._heard()
+        self._listened = True
 
     def read_on(self) -> None:
         """Keep reading the unreadable histories, until the master leaves or knows all of them."""

@@ -7,6 +7,10 @@ A new master begins with the ranks that trainers have, so that it moves none at 
 that are over. A training whose workers have ended although it has more to do is started again: the job got more epochs
 after it was over, or was stopped and restarted while no master observed it.
 
+Trainers whose training or job is over save and end by themselves, and what they leave, such as a Kubernetes Job with
+its log, stays to be looked at. So they are taken away only when the driver says that they have ended, or after a while
+if they do not. Their ranks are free at once.
+
 A training that has failed, and is not retried automatically, gives its ranks back. It stays as it is, so that users
 can see why; when they let it try again, it gets its share.
 
@@ -16,7 +20,8 @@ without GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 
 from essp_engine.registrations import TrainerRow, row_for
@@ -26,21 +31,26 @@ from essp_master.status.pool_demand import PoolDemand, TrainerDemand
 
 _STARVED = 0.3
 """A trainer that waits for more than this share of its time could not use more ranks."""
+_LEAVES_S = 60.0
+"""How long trainers that have nothing more to do may take to end."""
 
 
 class TrainerRanks:
     """Divides the ranks. Not thread-safe: the reconciler's thread calls it."""
 
-    def __init__(self, driver: PoolDriver, ranks: int) -> None:
+    def __init__(self, driver: PoolDriver, ranks: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`ranks`: the total number of ranks."""
         self._driver = driver
         self._ranks = ranks
+        self._clock = clock
         self._shares: dict[TrainingKey, int] = {}
         self._seen: dict[TrainingKey, int] = {}
         self._adopted = False
         """Whether the training runs of earlier masters have been adopted."""
         self._out: set[TrainingKey] = set()
         """Training runs that have failed and released their ranks."""
+        self._leaving: dict[TrainingKey, float] = {}
+        """Training runs that are over, and when to end those whose workers have not ended by then."""
         self._begun: dict[str, datetime] = {}
         """When each job was last started."""
 
@@ -53,6 +63,7 @@ class TrainerRanks:
         """Give each trainer of the jobs its share of ranks. Returns one sentence per change. `registered`: trainers by
         name."""
         known = {(job.job, trainer.name) for job in jobs for trainer in job.trainers}
+        unfinished = {(job.job, trainer.name) for job in jobs for trainer in job.trainers if not trainer.final}
         jobs = [job for job in jobs if job.running] or jobs
         wanted = {
             (job.job, trainer.name): (job, trainer) for job in jobs for trainer in job.trainers if not trainer.final
@@ -62,9 +73,10 @@ class TrainerRanks:
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
         rows = {key: row_for(trainer.model, registered) for key, (_, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
-        adopted = self._adopt(rows, begun, failed, known)
+        adopted = self._adopt(rows, begun, failed, known, unfinished)
         # End what is over before dividing: it frees ranks.
         self._end_former(begun)
+        self._end_leaving(wanted.keys(), failed)
         self._end_done(wanted.keys())
         self._end_failed(known, failed)
         if epochs == self._seen:
@@ -72,7 +84,7 @@ class TrainerRanks:
         trainers = [self._forecast(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
         names = {_name(key): key for key in found}
         shares = allocate(trainers, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
-        done = self._move({names[name]: share for name, share in shares.items()}, rows, failed)
+        done = self._move({names[name]: share for name, share in shares.items()}, rows, failed, unfinished)
         self._seen = epochs  # set last, so that a failed step is repeated
         return adopted + done
 
@@ -82,16 +94,19 @@ class TrainerRanks:
         begun: dict[str, datetime],
         failed: Set[TrainingKey],
         known: Set[TrainingKey],
+        unfinished: Set[TrainingKey],
     ) -> list[str]:
         """Once: adopt what earlier masters have started, and end training runs that should have no ranks. `known`: of
-        all jobs."""
+        all jobs. `unfinished`: those of them that are not done."""
         if self._adopted:
             return []
         present, done = self._driver.trainings(), self._driver.done()
         self._out = {key for key in failed if key in rows}
         for key, ranks in present.items():
-            if key not in self._out:
-                self._driver.train(*key, ranks if key in rows else 0, rows.get(key))
+            if key in rows and key not in self._out:
+                self._driver.train(*key, ranks, rows[key])
+            elif key not in rows:
+                self._end(key, unfinished)
         self._shares = {key: ranks for key, ranks in present.items() if key in rows and key not in self._out}
         self._begun = begun
         self._adopted = True
@@ -99,6 +114,22 @@ class TrainerRanks:
             f"trainer {_name(key)} {'has no turn now' if key in known else 'is of no job any more'}; it ends"
             for key in sorted(present.keys() - rows.keys() - failed - done)
         ]
+
+    def _end(self, key: TrainingKey, unfinished: Set[TrainingKey]) -> None:
+        """End a training that should have no ranks: now if it has more to do, else when its workers have ended."""
+        if key in unfinished:
+            self._driver.train(*key, 0, None)
+        else:
+            self._leaving[key] = self._clock() + _LEAVES_S
+
+    def _end_leaving(self, wanted: Set[TrainingKey], failed: Set[TrainingKey]) -> None:
+        """Remove training runs that are over and whose workers have ended, or should have by now, or that are wanted
+        again."""
+        over = self._driver.done() | failed | wanted if self._leaving else frozenset()
+        for key, until_s in tuple(self._leaving.items()):
+            if key in over or self._clock() >= until_s:
+                self._driver.train(*key, 0, None)
+                del self._leaving[key]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
         """End the trainers of earlier runs: a job may have been stopped and restarted between two steps."""
@@ -128,6 +159,7 @@ class TrainerRanks:
         shares: Mapping[TrainingKey, int],
         rows: Mapping[TrainingKey, TrainerRow | None],
         failed: Set[TrainingKey],
+        unfinished: Set[TrainingKey],
     ) -> list[str]:
         done = []
         for key in sorted(self._shares.keys() - shares.keys()):
@@ -135,7 +167,7 @@ class TrainerRanks:
                 self._out.add(key)
                 done.append(f"trainer {_name(key)} has failed; its {self._shares[key]} ranks are free for others")
             else:
-                self._driver.train(*key, 0, None)
+                self._end(key, unfinished)
         # smallest shares first: free ranks before assigning them
         for key, share in sorted(shares.items(), key=lambda item: item[1]):
             before = self._shares.get(key, 0)

@@ -249,7 +249,7 @@ def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
     ledger = job.ledger
     return tuple(
         status.PhaseStatus(
-            purpose=purpose_name(plan.purpose),
+            purpose=purpose_name(plan.purpose, job.spec.extract is not None),
             epoch=plan.epoch,
             clips=plan.clips,
             issued=account.issued,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -19,6 +20,8 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.history import History, pack, unpack
 from essp_common.errors import Conflict, Fenced
 from essp_common.job.status import JobState
+from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import MOST_FENCE
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
@@ -38,7 +41,7 @@ from essp_engine.preflight import preflight
 from essp_master.config import MasterSettings
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
-from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
+from tests.harness.fleet import SIZES, Clock, Fleet, master_over, run_to_rest
 from tests.harness.masters import BOTH, die, master_named, written
 from tests.harness.waiting import LONGEST_S, until
 
@@ -65,6 +68,43 @@ def test_a_new_master_stands_where_the_history_ends(adapters: Adapters, fleet: F
     assert all(passed.finished for passed in status.phases)
     assert status.credits.outstanding_bytes == 0
     assert status.counts.issued - status.counts.reissued == sum(SIZES), "nothing is forgotten, nothing is planned twice"
+
+
+def test_a_run_wins_over_all_that_its_name_was_told_with_another_output(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    """Workers that begin afterwards read every command of the name; each output has fences of its own."""
+
+    def started(master: Master, output: str) -> str:
+        """Start the job, and stop it. Returns the output that workers know which begin in between."""
+        master.start(fleet.job.model_copy(update={"output": (tmp_path / output).as_uri()}))
+        feed = ControlFeed(adapters.bus)
+        try:
+            known = feed.wait("small", LONGEST_S)
+        finally:
+            feed.close()
+            master.stop("small")
+            master.step(0)
+        assert known is not None
+        return Path(json.loads(known.snapshot.spec_json)["output"]).name if known.command == Control.START else ""
+
+    first = master_named("m1", adapters)
+    assert [started(first, output) for output in ("one", "one", "two")] == ["one", "one", "two"]
+    die(first)
+    second = master_named("m2", adapters)
+    assert started(second, "three") == "three"
+    second.remove("small")
+    die(second)
+    assert started(master_named("m3", adapters), "four") == "four"
+    assert started(master_over(adapters), "five") == "five", "in one process with its workers, on shared servers"
+
+
+def test_a_name_for_which_no_higher_fence_is_valid_is_refused(adapters: Adapters, fleet: Fleet) -> None:
+    """Any client may send a command, and no worker would heed this master's."""
+    forged = Control(job="small", fence=MOST_FENCE - 1, command=Control.STOP)
+    adapters.bus.publish(topics.CONTROL, b"small", forged.SerializeToString())
+    with pytest.raises(Conflict, match="choose another name"):
+        master_over(adapters).start(fleet.job)
 
 
 def test_the_course_of_a_job_goes_on_under_the_next_master(adapters: Adapters, fleet: Fleet) -> None:

@@ -18,15 +18,18 @@ import typer
 from typer.testing import Result
 
 from essp.cli import job as cli
+from essp.cli import rest
 from essp.cli.rest import EXIT_DENIED, connect
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
 from essp_common.job.status import JobStatus
+from essp_master.api import idempotency
 from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
 from tests.harness.model_manifest import manifest_at
 from tests.harness.proxy import Proxy
 from tests.harness.refused import refused
 from tests.harness.serving import Served
+from tests.harness.waiting import LONGEST_S
 
 
 class Live(Served):
@@ -258,6 +261,35 @@ def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
         "running",
         "stopped",
     ]
+
+
+def test_a_start_that_takes_longer_than_any_request_is_asked_for_until_it_is_answered(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, asked, go, refused = live.master.start, cli.ask, threading.Event(), list[Unavailable]()
+
+    def slow(*given: Any, **more: Any) -> JobStatus:
+        assert go.wait(LONGEST_S)
+        return start(*given, **more)
+
+    def ask(*given: Any, **more: Any) -> Any:
+        try:
+            return asked(*given, **more)
+        except Unavailable as error:
+            refused.append(error)
+            if "Idempotency-Key" in str(error):
+                go.set()
+            raise
+
+    monkeypatch.setattr(live.master, "start", slow)
+    monkeypatch.setattr(cli, "ask", ask)
+    monkeypatch.setattr(rest, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(idempotency, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    done = live.essp("start", str(live.file), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["state"]) == (0, "running")
+    assert isinstance(refused[0], rest.AnswerLost)
+    assert done.stderr.count("trying again") == 1
 
 
 def test_who_waits_for_a_job_outlives_the_masters_restart(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

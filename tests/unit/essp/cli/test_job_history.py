@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from essp_common.errors import ConfigError, NotFound
 from tests.harness.command_line import essp
+from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.refused import refused
 from tests.harness.serving import Served
 
@@ -102,3 +104,21 @@ def test_what_cannot_be_dumped_says_so(served: Served, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="File exists"):
         essp("job", "dump", served.job.output, "--out", str(tmp_path / "mine.zip"))
     assert (tmp_path / "mine.zip").read_text() == "not to be lost"
+
+
+def test_a_job_that_extracts_has_one_pass_of_that_name(tmp_path: Path) -> None:
+    """To its workers it is a prediction."""
+    sampling, streams = {"every_frames": 3}, {"diff": {"feature": "frame_diff", "params": {"length": 2}}}
+    spec = make_job(tmp_path, extract={}, trainers={}, epochs=1, sampling=sampling, streams=streams)
+    adapters = adapters_in(tmp_path)
+    with closing(adapters):
+        master = master_over(adapters)
+        status = master.start(spec)
+        assert [phase.purpose for phase in status.phases] == ["extract"]
+        master.drain()
+        master.run()
+    story = json.loads(essp("job", "why", spec.output, "0", "--purpose", "extract", "--json").stdout)
+    assert story["purpose"] == "extract"
+    assert story["planned"]
+    with pytest.raises(NotFound, match=r"the job has extract \(1 epoch\)"):
+        essp("job", "why", spec.output, "0")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from essp_common.job.timeline import NO_TIMELINE, StoredTimeline, UsageTotal
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from tests.harness.finished_job import CLASSES, FinishedJob, finished_job
+from tests.harness.refused import refused
 from tests.unit.essp.report.pages import STORES, Page, fused, page_of, pixels
 
 pytestmark = pytest.mark.slow
@@ -81,6 +84,26 @@ def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> 
 def test_a_job_that_has_not_completed_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has not completed"):
         write_report(finished_job(tmp_path).store, STORES)
+
+
+@pytest.mark.parametrize(
+    ("instead", "has"),
+    [
+        ({"predictor": {"model": "file:///model"}}, "predictions.parquet"),
+        ({"extract": {}}, "features"),
+        ({"consumers": {"mine": {"stream": "rgb"}}}, "essp audit"),
+    ],
+)
+def test_a_job_that_trains_nothing_has_no_report_but_what_it_is_for(
+    tmp_path: Path, instead: dict[str, Any], has: str
+) -> None:
+    job = finished_job(tmp_path)
+    document = job.spec.model_dump(mode="json", exclude_unset=True) | {"trainers": {}, "epochs": 1} | instead
+    job.store.put(layout.SPEC, json.dumps(document).encode())
+    with refused("OUTPUT", "unsupported") as told:
+        write_report(job.store, STORES)
+    assert has in str(told.value)
+    assert "completed," not in str(told.value)
 
 
 def test_a_folder_without_a_job_is_told_from_a_job_that_is_not_done(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from essp_common.errors import Conflict
+from essp_common.errors import Unavailable
 from essp_master.api import idempotency
 from essp_master.api.idempotency import Answers
 from tests.harness.waiting import LONGEST_S
@@ -52,12 +52,12 @@ def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
     assert answers.once("key", "asked", lambda: "once more") == "done"
 
 
-def test_an_answer_that_does_not_come_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_an_answer_that_does_not_come_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "PATIENCE_S", 0.0)
     answers: Answers[str] = Answers(str)
 
     def ask_again() -> str:
-        with pytest.raises(Conflict, match="still being answered"):
+        with pytest.raises(Unavailable):
             answers.once("key", "asked", lambda: "twice")
         return "once"
 

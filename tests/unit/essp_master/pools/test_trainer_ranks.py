@@ -12,8 +12,9 @@ import pytest
 from essp_common.errors import Unavailable
 from essp_engine.registrations import TrainerRow
 from essp_master.pools.port import TrainingKey
-from essp_master.pools.trainer_ranks import TrainerRanks
+from essp_master.pools.trainer_ranks import _LEAVES_S, TrainerRanks
 from essp_master.status.pool_demand import PoolDemand
+from tests.harness.fleet import Clock
 from tests.unit.essp_master.pools.reconciler_bench import IMAGE, Recorded, job, training
 
 
@@ -35,8 +36,43 @@ def test_trainers_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
     told = len(driver.told)
     assert ranks.step([with_losses(rgb=[], flow=[])], {}) == []
     assert len(driver.told) == told, "nothing has changed"
-    ranks.step([], {})
+    driver.ended = {("demo", "rgb"), ("demo", "flow")}
+    for _ in range(2):
+        ranks.step([], {})
     assert shares(driver) == {"rgb": 0, "flow": 0}
+
+
+@pytest.mark.parametrize("job_goes_on", [True, False])
+@pytest.mark.parametrize("ends", ["by itself", "with an error", "never"])
+def test_a_trainer_that_is_done_ends_by_itself_and_its_ranks_are_free_at_once(job_goes_on: bool, ends: str) -> None:
+    """A driver that is told earlier takes it away with what it leaves, such as the log of its pod."""
+    driver, clock, other = Recorded({}), Clock(), replace(with_losses(rgb=[]), job="other")
+    ranks = TrainerRanks(driver, 2, clock)
+    ranks.step([with_losses(flow=[])], {})
+    done = job(trainers=(replace(training("flow", 0.0), final=True),))
+    jobs = [done, other] if job_goes_on else [other]
+    ranks.step(jobs, {})
+    assert shares(driver) == {"flow": 2, "rgb": 2}
+    clock.now_s += _LEAVES_S - 1
+    ranks.step(jobs, {})
+    assert shares(driver)["flow"] == 2, "it may be saving"
+    clock.now_s += 2 if ends == "never" else 0
+    (driver.failing if ends == "with an error" else driver.ended).update([("demo", "flow")] if ends != "never" else [])
+    ranks.step(jobs, {})
+    assert shares(driver) == {"flow": 0, "rgb": 2}
+    told = len(driver.told)
+    ranks.step(jobs, {})
+    assert len(driver.told) == told
+
+
+def test_a_trainer_that_is_wanted_again_while_it_ends_is_ended_first() -> None:
+    driver = Recorded({})
+    ranks, demand = TrainerRanks(driver, 2), with_losses(rgb=[])
+    ranks.step([demand], {})
+    ranks.step([], {})
+    told = len(driver.told)
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))], {})
+    assert driver.told[told:] == [("train", "demo", "rgb", 0), ("train", "demo", "rgb", 2)]
 
 
 def test_a_paused_job_gives_its_ranks_to_a_running_one_and_gets_some_back() -> None:
@@ -182,7 +218,10 @@ def test_a_new_master_moves_no_ranks_and_ends_what_is_of_no_job() -> None:
     driver = Recorded({})
     driver.present = {("demo", "rgb"): 1, ("demo", "flow"): 3, ("gone", "rgb"): 4}
     ranks = TrainerRanks(driver, 4)
-    (sentence,) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])], {})
+    demand = with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])
+    (sentence,) = ranks.step([demand], {})
+    driver.ended = {("gone", "rgb")}
+    ranks.step([demand], {})
     assert "gone.rgb" in sentence
     assert sorted(driver.told) == [
         ("train", "demo", "flow", 3),
