@@ -266,7 +266,7 @@ def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
 def test_a_start_that_takes_longer_than_any_request_is_asked_for_until_it_is_answered(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, asked, go, refused = live.master.start, cli.ask, threading.Event(), list[Unavailable]()
+    start, asked, go, refused = live.master.start, rest.ask, threading.Event(), list[Unavailable]()
 
     def slow(*given: Any, **more: Any) -> JobStatus:
         assert go.wait(LONGEST_S)
