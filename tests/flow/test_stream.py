@@ -149,6 +149,7 @@ for video, first_frame, frames in essp.stream(sys.argv[1:], decoders=1):
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("started_children")
 def test_a_script_needs_no_guard_and_may_fail(folder: Path, tmp_path: Path) -> None:
     """No child process runs it again. Its processes end with the interpreter, and nothing is said but the error."""
     (script := tmp_path / "script.py").write_text(_SCRIPT)

@@ -202,7 +202,9 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _end(self) -> int:
-        self.returncode = self._read()
+        """A keeper ends before its child only if both are killed, at the end of those that they belong to."""
+        data = os.read(self._status, _NUMBER.size)
+        self.returncode = int(_NUMBER.unpack(data)[0]) if data else -signal.SIGKILL
         os.close(self._status)
         return self.returncode
 
