@@ -203,6 +203,13 @@ def remove(
     Files that ESSP did not write stay. A job from which another one takes weights, a model, videos or records is not
     removed.
     """
+    if "/" in name:
+        raise ConfigError(
+            f"{name} is a folder, and this removes jobs of a master, by name; a job that ran without a master ends "
+            "with its folder: remove that, if no other job takes weights from it",
+            field="NAME",
+            code="unsupported",
+        )
     with connect(server, token) as client:
         path = path_of("jobs", name)
         found = ask(client, "DELETE", path, params={"dry_run": "true"})
