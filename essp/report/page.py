@@ -111,7 +111,8 @@ def _head(run: Run, time: str | None) -> str:
             *shown,
         ]
     if time:
-        shown.append(("taken by the run", time))
+        taken, _, runs = time.partition(" in ")  # a tile has room for the one in large letters
+        shown.append((f"taken by the job, in {runs}" if runs else "taken by the run", taken))
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
         f'<p class="quiet">Trained: {escape(names)}. All figures are by {run.unit}; figures of a trainer are of its '
