@@ -239,19 +239,7 @@ def main(
         catalog_of_job = read_catalog(*stores.resolve(uri))
         views = views_of(catalog_of_job)
         if len(views) > 1:
-            if recipe == "many":
-                raise ConfigError(
-                    f"many takes clips of several pieces, and those of {len(views)} views are one piece; leave it out",
-                    field="--for",
-                    code="conflict",
-                )
-            if recipe == "extract":
-                raise ConfigError(
-                    f"the catalog has {len(views)} views, and this recipe is for one; build a catalog of one view, or "
-                    "write clip.views and a stream for each yourself (docs/job.md)",
-                    field="--for",
-                    code="conflict",
-                )
+            _check_takes_views(recipe, len(views))
             catalog_of_job = of_views(catalog_of_job, views)
         if recipe is None and given is None:
             recipe = _recipe_for(catalog_of_job)
@@ -275,6 +263,23 @@ def main(
         typer.echo(json.dumps(told | {"trainers": list(spec.trainers)}))
     needed = _files_of(text)
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
+
+
+def _check_takes_views(recipe: Recipe | None, views: int) -> None:
+    """Raises `ConfigError` if a recipe does not suit events of several views."""
+    if recipe == "many":
+        raise ConfigError(
+            f"many takes clips of several pieces, and those of {views} views are one piece; leave it out",
+            field="--for",
+            code="conflict",
+        )
+    if recipe == "extract":
+        raise ConfigError(
+            f"the catalog has {views} views, and this recipe is for one; build a catalog of one view, or write "
+            "clip.views and a stream for each yourself (docs/job.md)",
+            field="--for",
+            code="conflict",
+        )
 
 
 def _extraction_text(catalog: Catalog, uri: str, out: Path, network: str) -> str:

@@ -61,7 +61,7 @@ def main(
             found = checked(divisions, stores, fresh, True, declared)
         else:
             found = [preflight_asking(spec, stores, fresh, True, declared)]
-    away: str = ""
+    away = ""
     if settings.bus.startswith("memory:"):  # otherwise workers may be on other machines
         check_devices(spec)
         away = missing_videos(found[0], stores)

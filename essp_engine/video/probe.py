@@ -150,8 +150,9 @@ def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
 def tolerant(file: VideoFile, *, limits: Limits | None = None, timed: bool = False) -> VideoFacts:
     """The facts of a video file; of a truncated or damaged one, what its packets show, for a reader without `strict`.
 
-    Each packet then counts as one frame, also where it cannot be decoded. Raises `BadVideo` for all other errors, and
-    if no frame can be decoded.
+    Each packet that the container still finds then counts as one frame, also where it cannot be decoded. (Indexed files
+    keep their packets; damaged Matroska and MPEG-TS lose some.) Raises `BadVideo` for all other errors, and if no frame
+    can be decoded.
     """
     limits = limits or Limits()
     try:

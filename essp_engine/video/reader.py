@@ -99,8 +99,7 @@ class Reader:
         self._next, self._strict = 0, True
         self._last: VideoFrame | None = None
         """The frame before `_next`; without `strict` it replaces those that are lost."""
-        self._rejected: list[int] = []
-        """Timestamps of the packets that the decoder has rejected (without `strict`) and whose turn is to come."""
+        self._sent = _Sent()
         self._parameters: dict[PktSideDataT, PacketSideData] | None = None
         """Parameters provided with the first packet after opening, which a seek would lose; None: not read yet."""
         self.tally = Tally()
@@ -166,9 +165,9 @@ class Reader:
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
         """Yields frames with their indices, from the keyframe `seek` or the start of the file. Raises `BadVideo`."""
         if seek is not None and seek.frame_index > 0 and (shown := self.from_keyframe(seek, strict=strict)):
-            yield from _numbered(shown, self._rejected, seek.frame_index, seek.pts)
+            yield from _numbered(shown, self._sent, seek.frame_index, seek.pts)
         else:
-            yield from _numbered(self._from_start(strict), self._rejected)
+            yield from self._from_start(strict)
 
     def sound(self) -> Iterator[tuple[int, VideoFrame]]:
         """Yields the frames from the start of the file up to the first sign of damage, with their indices.
@@ -185,7 +184,7 @@ class Reader:
             packets = self._packets_from(seek)
             if packets is None:
                 return None
-            shown = _decoded(packets, self._stream, strict, self._rejected)
+            shown = _decoded(packets, self._stream, strict, self._sent)
             keyframe = _skip_leading(seek.pts, shown)
         except (av.error.FFmpegError, BadVideo):
             return None
@@ -301,7 +300,7 @@ class Reader:
             return self.frames(run.seek, strict=strict)
         if self._onward is None or run.wants[0].frame < self._next or strict != self._strict:
             self._last = None
-            self._onward, self._strict = _numbered(self._from_start(strict), self._rejected), strict
+            self._onward, self._strict = self._from_start(strict), strict
         return self._onward
 
     def _open(self) -> None:
@@ -322,25 +321,26 @@ class Reader:
             self._lookahead = 0  # files with a palette are read with care, whatever the catalog says
         self._untouched, self._parameters = True, None
 
-    def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+    def _from_start(self, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
         packets = self._restarted()
         if self._declared is None:
-            return _decoded(packets, self._stream, strict, self._rejected)
+            return _numbered(_decoded(packets, self._stream, strict, self._sent), self._sent)
         return self._in_order(packets, strict)
 
-    def _in_order(self, packets: Iterator[Packet[VideoStream]], strict: bool) -> Iterator[VideoFrame]:
-        """Yields the decoded frames. Raises `BadVideo` when the first one is not where the index of the file has it."""
+    def _in_order(self, packets: Iterator[Packet[VideoStream]], strict: bool) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the decoded frames and their numbers. Raises `BadVideo` when the first one is not where the index of
+        the file has it."""
         order = Order(packets, Seek(pts=_BEFORE_ALL), self._ahead)
         whole = chain((packet for packet, _ in order), [None])
-        rejected: list[int] = []
-        for number, frame in _numbered(_decoded(whole, self._stream, strict, rejected), rejected):
+        shown = _decoded(whole, self._stream, strict, self._sent)
+        for number, frame in _numbered(shown, self._sent):
             if order.number(frame.pts) != number:
                 raise BadVideo(
                     f"frame {number} of the file is not the one that its index has there; build the catalog again, "
                     "without --quick",
                     "changed",
                 )
-            yield frame
+            yield number, frame
 
     def _restarted(self) -> Iterator[Packet[VideoStream]]:
         """The packets from the start of the file."""
@@ -582,27 +582,51 @@ def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
     return None
 
 
+@dataclass(slots=True)
+class _Sent:
+    """The timestamps of packets whose frames are still to be shown, noted only without `strict`.
+
+    After damage, decoders leave out frames, and not only those of packets that they reject: without its references none
+    is shown up to the next keyframe. A frame that is left out keeps its number, for its packet was sent.
+    """
+
+    waiting: list[int] = field(default_factory=list)
+    rejected: set[int] = field(default_factory=set)
+    one_each: bool = True
+    """Each packet shows one frame, as far as was seen before any damage: not so for fields in packets of their own."""
+
+    def skipped(self, after: int, pts: int) -> int:
+        """How many frames were left out between the frame shown before, at `after`, and the one at `pts`."""
+        left = [one for one in self.waiting if after < one < pts]
+        self.waiting = [one for one in self.waiting if one > pts]
+        if left and not self.rejected:
+            self.one_each = False
+        return len(left) if self.one_each else len(self.rejected.intersection(left))
+
+
 def _numbered(
-    shown: Iterable[VideoFrame], rejected: list[int], first: int = 0, first_pts: int = _BEFORE_ALL
+    shown: Iterable[VideoFrame], sent: _Sent, first: int = 0, first_pts: int = _BEFORE_ALL
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Number the frames from `first` on. A rejected packet keeps the number of the frame that it would have shown."""
+    """Number the frames from `first` on."""
     number, before = first, first_pts
     for frame in shown:
         if frame.pts is not None:
-            if rejected:  # some are shown nevertheless, and leading frames are not counted
-                number += sum(before < pts < frame.pts for pts in rejected)
-                rejected[:] = [pts for pts in rejected if pts > frame.pts]
+            if sent.rejected and frame.pts <= before:
+                continue  # without its keyframe, a decoder shows some frames late
+            if sent.waiting:
+                number += sent.skipped(before, frame.pts)
             before = frame.pts
         yield number, frame
         number += 1
 
 
 def _decoded(
-    packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool, rejected: list[int]
+    packets: Iterator[Packet[VideoStream] | None], stream: VideoStream, strict: bool, sent: _Sent
 ) -> Iterator[VideoFrame]:
     """Yields the decoded frames. None instead of a packet: no more come. Unless `strict`, packets that the decoder
-    rejects are skipped, and their timestamps added to `rejected`."""
-    rejected.clear()
+    rejects are skipped, and packets are noted in `sent`."""
+    sent.waiting, sent.rejected, sent.one_each = [], set(), True
+    codec = stream.codec_context.codec.canonical_name
     while True:
         try:
             packet = next(packets)
@@ -612,13 +636,17 @@ def _decoded(
             if strict:
                 raise
             return
+        pts = None if strict or packet is None or packet.is_discard else packet.pts
+        if pts is not None and packet is not None and shows_one_frame(codec, memoryview(packet)):
+            sent.waiting.append(pts)
         try:
             frames = stream.decode(packet)
         except av.error.FFmpegError as error:
             if strict:
                 raise BadVideo(f"the decoder fails: {reason(error)}") from error
-            if packet is not None and packet.pts is not None and not packet.is_discard:
-                rejected.append(packet.pts)
+            if pts is not None:
+                sent.rejected.add(pts)
+                sent.waiting += [] if pts in sent.waiting else [pts]  # damaged, it may look like one without a frame
             continue
         yield from frames
 
