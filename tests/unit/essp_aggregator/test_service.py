@@ -18,9 +18,10 @@ from essp_aggregator import assembly, sharing
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.fusion import in_turn, try_candidates
-from essp_aggregator.search import TrialPool
+from essp_aggregator.search import Search, TrialPool
 from essp_aggregator.service import Aggregator, build
 from essp_aggregator.shared_scores import scores_at
+from essp_aggregator.sharing import SharedSearch
 from essp_common import topics
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
@@ -81,9 +82,9 @@ class AggregatorBench:
         if announced:
             self.announce()
 
-    def announce(self, fence: int = 4) -> None:
+    def announce(self, fence: int = 4, command: Control.Command = Control.START) -> None:
         """Let everybody know of the job."""
-        control = Control(job=JOB, fence=fence, command=Control.START, snapshot=self._snapshot)
+        control = Control(job=JOB, fence=fence, command=command, snapshot=self._snapshot)
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     @contextmanager
@@ -655,3 +656,30 @@ def test_a_candidate_of_a_shared_search_that_fails_fails_the_job_by_name(
         for trainer in job.spec.trainers:
             bench.checkpoint_ready(trainer)
         assert str(fails) in bench.answer().failed.reason
+        until(lambda: not list(job.store.list(layout.SEARCHES)))  # so the next run tries that candidate again
+
+
+def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tries the candidates of a job that was stopped."""
+    asked = threading.Event()
+
+    def ask_nobody(*_: object) -> bool:
+        asked.set()
+        return True
+
+    monkeypatch.setattr(sharing.Helper, "_try", ask_nobody)
+    monkeypatch.setattr(sharing, "_WORTH", 0)
+    monkeypatch.setattr(sharing, "_LOOK_S", 0.01)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        for trainer in job.spec.trainers:
+            bench.checkpoint_ready(trainer)
+        assert asked.wait(10)
+        bench.announce(command=Control.STOP)
+        assert "has ended" in bench.answer().failed.reason
+
+
+def test_a_search_that_another_aggregator_has_ended_is_made_again(job: FinishedJob) -> None:
+    search = SharedSearch(MemoryBus(), job.store, JOB, 4, Search(1, JOB), lambda _: False, lambda: False)
+    with pytest.raises(Unavailable, match="another aggregator"):
+        search._wait_for([f"{layout.SEARCHES}a/0000000000"], f"{layout.SEARCHES}a/scores", f"{layout.SEARCHES}a/")
