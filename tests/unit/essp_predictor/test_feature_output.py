@@ -238,6 +238,15 @@ def test_features_are_read_as_arrays(tmp_path: Path, form: str) -> None:
     assert np.isnan(aligned[4]).all()
 
 
+@pytest.mark.parametrize("name", ["runs", "features"])
+def test_features_are_found_from_the_output_and_from_their_folder_in_it(tmp_path: Path, name: str) -> None:
+    written(output := tmp_path / name)
+    for folder in (output, f"{output}/", output / "features", f"file://{output}/features/"):
+        assert len(essp.load_features(folder)) == CLIPS - len(LOST)
+    with pytest.raises(essp.NotFound):
+        essp.load_features(tmp_path)
+
+
 def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(essp.NotFound):
         essp.load_features(tmp_path)
