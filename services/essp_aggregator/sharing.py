@@ -65,7 +65,7 @@ class SharedSearch:
         is_over: Callable[[], bool],
     ) -> None:
         """`alone`: for a search that is not worth sharing. `leave`: waits this number of seconds, and returns whether
-        this process is draining. `is_over`: whether the job has ended, so that nobody tries its candidates."""
+        this process is draining. `is_over`: whether the job has ended, so that its candidates are not tried."""
         self._bus = bus
         self._output = output
         self._job = job
@@ -156,7 +156,7 @@ class Helper:
             with outage:
                 try:
                     self._answer(asked, control)
-                except ConfigError as error:  # of the job: this process must go on with those of others
+                except ConfigError as error:  # of this job: the process continues with other jobs
                     log.warning("job %s: its candidates cannot be tried here: %s", shortened(asked[0].job), error)
                 return True
             if self._draining.is_set():
