@@ -90,7 +90,7 @@ class SharedSearch:
         log.info(
             "job %s: shares %d candidates with all aggregators", self._job, len(candidates), extra={"job_id": self._job}
         )
-        wanted = [f"{prefix}{number:010d}" for number in range(len(candidates))]
+        wanted = [_key(prefix, number) for number in range(len(candidates))]
         self._wait_for(wanted, f"{prefix}scores", prefix)
         results = [self._output.get(key) for key in wanted]
         for key in (*wanted, f"{prefix}scores"):  # failures too: the next run of the job tries again
@@ -173,6 +173,8 @@ class Helper:
             data = output.get(f"{prefix}scores")
         except NotFound:
             return  # the search is over
+        stored = {info.key for info in output.list(prefix)}  # by an aggregator that lost its share before the commit
+        asked = [message for message in asked if _key(prefix, message.number) not in stored]
         with SharedScores.copied(data) as shared:
             del data
             for first in range(0, len(asked), self._processes):
@@ -184,7 +186,7 @@ class Helper:
         self, asked: Sequence[TryCandidate], shared: SharedScores, output: ObjectStore, prefix: str
     ) -> None:
         for message, result in zip(asked, self._results(asked, shared), strict=True):
-            output.put(f"{prefix}{message.number:010d}", result)
+            output.put(_key(prefix, message.number), result)
 
     def _results(self, asked: Sequence[TryCandidate], shared: SharedScores) -> list[bytes]:
         """The results of some candidates, or why they failed. Raises `Unavailable`."""
@@ -205,6 +207,11 @@ class Helper:
             if not of_scores and not isinstance(error, EsspError):
                 log.exception("job %s: a candidate failed with an unexpected error", asked[0].job)
             return [_bytes({"error": str(error) if of_scores else reason_of(error), "scores": of_scores}, b"")]
+
+
+def _key(prefix: str, number: int) -> str:
+    """The key of the result of a candidate."""
+    return f"{prefix}{number:010d}"
 
 
 def _candidate(message: TryCandidate) -> Candidate:

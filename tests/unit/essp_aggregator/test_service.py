@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from safetensors.numpy import load
 from essp_aggregator import assembly, sharing
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
-from essp_aggregator.fusion import in_turn, try_candidates
+from essp_aggregator.fusion import Aligned, Trial, in_turn, try_candidates
 from essp_aggregator.search import Search, TrialPool
 from essp_aggregator.service import Aggregator, build
-from essp_aggregator.shared_scores import scores_at
+from essp_aggregator.shared_scores import SharedScores, scores_at
 from essp_aggregator.sharing import SharedSearch
 from essp_common import topics
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
@@ -35,8 +35,17 @@ from essp_common.job.spec import AggregationSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    CheckpointReady,
+    Control,
+    JobSnapshot,
+    PhaseReport,
+    Progress,
+    TryCandidate,
+)
 from essp_common.wiring import Adapters, Stores
+from essp_engine.aggregation.candidates import Candidate
 from essp_engine.aggregation.fused import fusion_of
 from tests.harness import finished_job as finished_job_module
 from tests.harness.finished_job import (
@@ -677,6 +686,29 @@ def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkey
         assert asked.wait(10)
         bench.announce(command=Control.STOP)
         assert "has ended" in bench.answer().failed.reason
+
+
+def test_a_candidate_whose_result_is_stored_is_not_tried_again(job: FinishedJob) -> None:
+    """Its message comes again if the aggregator that tried it lost its share before the commit."""
+    bench = AggregatorBench(job)
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    aligned: list[Aligned] = []
+
+    def keep(candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
+        aligned.append(scores)
+        return in_turn(candidates, scores)
+
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES, keep)
+    prefix = f"{layout.SEARCHES}{'0a' * 8}/"
+    with SharedScores(aligned[0]) as shared:
+        job.store.put(f"{prefix}scores", shared.data)
+    job.store.put(f"{prefix}0000000000", b"stored")
+    asked = [TryCandidate(job=JOB, fence=4, search="0a" * 8, number=0, strategy="best", params_json="{}")]
+    with closing(ControlFeed(bench.bus)) as control:
+        until(lambda: control.latest(JOB) is not None)
+        sharing.Helper(bench.adapters, 1, threading.Event())._answer(asked, control)
+    assert job.store.get(f"{prefix}0000000000") == b"stored"
 
 
 def test_a_search_that_another_aggregator_has_ended_is_made_again(job: FinishedJob) -> None:
