@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -81,7 +82,7 @@ class Features:
 def load_features(folder: str | Path, source: str | None = None) -> Features:
     """Read what a job with `extract` (`essp extract`) has written.
 
-    folder: path or URI of the job's output.
+    folder: path or URI of the job's output, or of `features` in it.
     source: the stream or the network whose vectors to read; None: the only one.
 
         found = essp.load_features("runs/dino")
@@ -90,14 +91,7 @@ def load_features(folder: str | Path, source: str | None = None) -> Features:
     All vectors are in memory: for more than that, read `features/SOURCE/*.parquet` table by table. Raises `NotFound` if
     the job has not completed, `ConfigError` for an unknown source, and `PermanentError` for a damaged file.
     """
-    output = Stores(Settings().stores).under(uri_of("folder", folder).removesuffix("/features"))
-    try:
-        manifest = features.read_manifest(output)
-    except NotFound as error:
-        raise NotFound(
-            f"{output.uri(features.MANIFEST)} does not exist: no job with `extract` has completed there; run it to its "
-            "end first"
-        ) from error
+    output, manifest = _opened(uri_of("folder", folder))
     known = list(manifest.sources)
     if source is None and len(known) > 1:
         raise ConfigError(f"name one of {', '.join(known)}", field="source", code="missing")
@@ -107,6 +101,24 @@ def load_features(folder: str | Path, source: str | None = None) -> Features:
     of_source = manifest.sources[name]
     read = _from_arrays if of_source.format == "npy" else _from_tables
     return read(output, name, of_source)
+
+
+def _opened(folder: str) -> tuple[ObjectStore, features.FeatureManifest]:
+    """The output of a job, and its manifest. The folder may also be `features` in the output."""
+    stores = Stores(Settings().stores)
+    output = stores.under(folder)
+    try:
+        return output, features.read_manifest(output)
+    except NotFound as error:
+        inner = folder.rstrip("/")
+        if (above := inner.removesuffix("/features")) != inner:
+            with suppress(NotFound, ConfigError):
+                outer = stores.under(above)
+                return outer, features.read_manifest(outer)
+        raise NotFound(
+            f"{output.uri(features.MANIFEST)} does not exist: no job with `extract` has completed there; run it to its "
+            "end first"
+        ) from error
 
 
 def _from_tables(output: ObjectStore, name: str, source: features.FeatureSource) -> Features:

@@ -32,7 +32,7 @@ from essp_common.artifacts import features, layout
 from essp_common.artifacts.features import FeatureManifest
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.distribution import require
-from essp_common.errors import ConfigError, EsspError, NotFound
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.field_names import fields_named
 from essp_common.job.fields import plain_name
 from essp_common.job.spec import JobSpec, LimitsSpec
@@ -281,7 +281,7 @@ def _complete(job: ResolvedJob, stores: Stores) -> FeatureManifest | None:
         return None
     try:
         found = features.read_manifest(output)
-    except (NotFound, EsspError):
+    except PermanentError:  # there is none, or it is damaged
         return None
     same = PartialScores(output, job.spec, job.phases.digest(), scored_by).identity == found.identity
     form = job.spec.extract.model_dump(mode="json", include={"pool", "format"})

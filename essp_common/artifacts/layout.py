@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from typing import Literal, NamedTuple, get_args
 
-Kind = Literal["any", "training", "prediction"]
-"""The kinds of jobs that write an object."""
+Kind = Literal["any", "training", "scoring", "prediction", "extraction"]
+"""The kinds of jobs that write an object. `scoring`: predictions and extractions."""
 
 
 class Line(NamedTuple):
@@ -40,16 +40,16 @@ TABLE = (
     Line("report/report.html", "the report", "training"),
     Line("report/run-<runs>.html", "the report after that many runs of the job", "training"),
     Line("report/<picture>.png", "its pictures", "training"),
-    Line("catalog.parquet", "the videos asked about", "prediction"),
-    Line("predictor/<digest>/<stream>/<blocks>/<trainer>.parquet", "scores so far (partial_scores.py)", "prediction"),
-    Line("predictor/<digest>/<stream>/<blocks>/done.json", "where each of those clips is", "prediction"),
-    Line("predictor/runs/<fence>", "what a run of the job scores with", "prediction"),
+    Line("catalog.parquet", "the videos asked about", "scoring"),
+    Line("predictor/<digest>/<stream>/<blocks>/<trainer>.parquet", "scores so far (partial_scores.py)", "scoring"),
+    Line("predictor/<digest>/<stream>/<blocks>/done.json", "where each of those clips is", "scoring"),
+    Line("predictor/runs/<fence>", "what a run of the job scores with", "scoring"),
     Line("predictions.parquet", "the answers", "prediction"),
     Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
-    Line("features/<stream>/part-<part>.parquet", "(jobs that extract) the vectors of a source", "prediction"),
-    Line("features/<stream>/<video>.npy", "(jobs that extract NumPy files) the vectors of a video", "prediction"),
-    Line("features/<stream>-videos.parquet", "(jobs that extract) each video, and why vectors lack", "prediction"),
-    Line("features/manifest.json", "(jobs that extract) what there is; written last", "prediction"),
+    Line("features/<stream>/part-<part>.parquet", "(jobs that extract) the vectors of a source", "extraction"),
+    Line("features/<stream>/<video>.npy", "(jobs that extract NumPy files) the vectors of a video", "extraction"),
+    Line("features/<stream>-videos.parquet", "(jobs that extract) each video, and why vectors lack", "extraction"),
+    Line("features/manifest.json", "(jobs that extract) what there is; written last", "extraction"),
     Line("history/<number>", "the outcome of its clips, a few seconds each (history.py)"),
     Line("history/chapters/<number>-<number>", "older ones, joined"),
     Line("timeline.json", "its course: rates, waiting, what workers used; and the curves within epochs"),

@@ -112,10 +112,10 @@ def write_owner(output: ObjectStore, team: str) -> None:
         output.delete(layout.OWNER)
 
 
-def check_free(output: ObjectStore, kind: Kind) -> None:
-    """Raises `NoOutput` if a job of this kind would overwrite something in a folder that is not an output yet."""
+def check_free(output: ObjectStore, spec: JobSpec) -> None:
+    """Raises `NoOutput` if this job would overwrite something in a folder that is not an output yet."""
     keys = (info.key for info in _candidates(output))
-    if found := [key for key in keys if layout.is_own(key, ("any", kind)) and not _stays(key)]:
+    if found := [key for key in keys if layout.is_own(key, _kinds_of(spec)) and not _stays(key)]:
         raise NoOutput(
             f"{_bare(output)} has no {layout.SPEC}, so it is not the output of a job, and a job would write over "
             f"{_named(found)} in it; choose another output, or move that elsewhere",
@@ -169,9 +169,23 @@ def remove(output: ObjectStore, removal: Removal) -> None:
             output.delete(key)
 
 
-def kind_of(spec: JobSpec) -> Kind:
-    """The kind of a job, which selects the lines of the table that it writes."""
-    return "training" if spec.trainers else "prediction" if spec.predicts else "any"
+def _is_of(spec: JobSpec, key: str) -> bool:
+    """Whether this job writes such a key."""
+    if not layout.is_own(key, _kinds_of(spec)):
+        return False
+    if spec.extract is not None and spec.extract.format != "npy" and key.endswith(".npy"):
+        return False
+    trainer = layout.trainer_of(key)
+    return trainer is None or trainer in spec.trainers
+
+
+def _kinds_of(spec: JobSpec) -> tuple[Kind, ...]:
+    """The kinds of a job, which select the lines of the table that it writes."""
+    if spec.trainers:
+        return "any", "training"
+    if not spec.predicts:
+        return ("any",)
+    return "any", "scoring", "prediction" if spec.extract is None else "extraction"
 
 
 def lies_within(store: ObjectStore, key: str) -> bool:
@@ -199,14 +213,6 @@ def _candidates(output: ObjectStore) -> Iterator[ObjectInfo]:
             continue
     for folder in layout.FOLDERS:
         yield from output.list(folder)
-
-
-def _is_of(spec: JobSpec, key: str) -> bool:
-    """Whether this job writes such a key."""
-    if not layout.is_own(key, ("any", kind_of(spec))):
-        return False
-    trainer = layout.trainer_of(key)
-    return trainer is None or trainer in spec.trainers
 
 
 def _stays(key: str) -> bool:

@@ -18,7 +18,6 @@ from essp_common.artifacts.removal import (
     check_free,
     check_kept,
     holder_of,
-    kind_of,
     removal_of,
 )
 from essp_common.errors import ConfigError, Forbidden
@@ -106,7 +105,7 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
         raise ConfigError.at("output", output.unreadable) from output.unreadable
     if output.holder is None:
         try:
-            check_free(output.store, kind_of(spec))
+            check_free(output.store, spec)
         except ConfigError as error:
             raise ConfigError.at("output", error) from error
         return None

@@ -149,8 +149,9 @@ class Aggregator:
             about = {"job_id": job}
             log.info("job %s: %s is done; waiting for its other trainers", job, done.trainer, extra=about)
             return None
-        alone = Search(self._processes, job)
-        search = SharedSearch(self._bus, store, job, done.fence or command.fence, alone, self._draining.wait)
+        alone, fence = Search(self._processes, job), done.fence or command.fence
+        is_over = partial(control.ended, job, fence)
+        search = SharedSearch(self._bus, store, job, fence, alone, self._draining.wait, is_over)
         model = assemble(store, self._cache, job, spec, finals, self._stores, search)
         return Finished(
             job=job,

@@ -27,7 +27,7 @@ from essp_common.artifacts import layout
 from essp_common.bus.port import Bus, Record
 from essp_common.bus.reading import batches
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
-from essp_common.failures import reason_of
+from essp_common.failures import reason_of, shortened
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse
@@ -55,20 +55,29 @@ class SharedSearch:
     """Tries the candidates of one job, together with other aggregators if that takes long."""
 
     def __init__(
-        self, bus: Bus, output: ObjectStore, job: str, fence: int, alone: Search, leave: Callable[[float], bool]
+        self,
+        bus: Bus,
+        output: ObjectStore,
+        job: str,
+        fence: int,
+        alone: Search,
+        leave: Callable[[float], bool],
+        is_over: Callable[[], bool],
     ) -> None:
         """`alone`: for a search that is not worth sharing. `leave`: waits this number of seconds, and returns whether
-        this process is draining."""
+        this process is draining. `is_over`: whether the job has ended, so that its candidates are not tried."""
         self._bus = bus
         self._output = output
         self._job = job
         self._fence = fence
         self._alone = alone
         self._leave = leave
+        self._is_over = is_over
 
     def __call__(self, candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
-        """Try the candidates; return their results in the same order. Raises what `Search` raises, and `Unavailable` if
-        this process is draining."""
+        """Try the candidates; return their results in the same order. Raises what `Search` raises; `Unavailable` if
+        this process is draining, or if another aggregator has removed the scores; `PermanentError` if the job has ended
+        meanwhile."""
         if len(candidates) < 2 or sum(work(candidate, scores) for candidate in candidates) < _WORTH:
             return self._alone(candidates, scores)
         with SharedScores(scores) as shared:
@@ -81,13 +90,22 @@ class SharedSearch:
         log.info(
             "job %s: shares %d candidates with all aggregators", self._job, len(candidates), extra={"job_id": self._job}
         )
-        while len(self._found(prefix)) < len(candidates):
+        wanted = [_key(prefix, number) for number in range(len(candidates))]
+        self._wait_for(wanted, f"{prefix}scores", prefix)
+        results = [self._output.get(key) for key in wanted]
+        for key in (*wanted, f"{prefix}scores"):  # failures too: the next run of the job tries again
+            self._output.delete(key)
+        return [_read(result, one) for result, one in zip(results, candidates, strict=True)]
+
+    def _wait_for(self, wanted: Sequence[str], scores: str, prefix: str) -> None:
+        """Wait for these results. Raises as `__call__`."""
+        while not (found := {info.key for info in self._output.list(prefix)}).issuperset(wanted):
+            if scores not in found:
+                raise Unavailable(f"another aggregator has ended the same search of job {self._job}")
+            if self._is_over():
+                raise PermanentError("it has ended during the search for the best strategy")
             if self._leave(_LOOK_S):
                 raise Unavailable(f"the search of job {self._job} is left to another aggregator")
-        trials = [_read(self._output.get(f"{prefix}{number:010d}"), one) for number, one in enumerate(candidates)]
-        for info in list(self._output.list(prefix)):
-            self._output.delete(info.key)
-        return trials
 
     def _publish(self, candidates: Sequence[Candidate], search: str) -> None:
         for number, one in enumerate(candidates):
@@ -102,9 +120,6 @@ class SharedSearch:
             partition = topics.spread(number, self._bus.partitions)
             self._bus.publish(topics.SEARCHES, str(number).encode(), message.SerializeToString(), partition)
         self._bus.flush()
-
-    def _found(self, prefix: str) -> set[str]:
-        return {info.key for info in self._output.list(prefix)} - {f"{prefix}scores"}
 
 
 class Helper:
@@ -139,7 +154,10 @@ class Helper:
         outage = Outage(ids.SEARCHES, self._draining.wait)
         while True:
             with outage:
-                self._answer(asked, control)
+                try:
+                    self._answer(asked, control)
+                except ConfigError as error:  # of this job: the process continues with other jobs
+                    log.warning("job %s: its candidates cannot be tried here: %s", shortened(asked[0].job), error)
                 return True
             if self._draining.is_set():
                 return False
@@ -155,6 +173,8 @@ class Helper:
             data = output.get(f"{prefix}scores")
         except NotFound:
             return  # the search is over
+        stored = {info.key for info in output.list(prefix)}  # by an aggregator that lost its share before the commit
+        asked = [message for message in asked if _key(prefix, message.number) not in stored]
         with SharedScores.copied(data) as shared:
             del data
             for first in range(0, len(asked), self._processes):
@@ -166,7 +186,7 @@ class Helper:
         self, asked: Sequence[TryCandidate], shared: SharedScores, output: ObjectStore, prefix: str
     ) -> None:
         for message, result in zip(asked, self._results(asked, shared), strict=True):
-            output.put(f"{prefix}{message.number:010d}", result)
+            output.put(_key(prefix, message.number), result)
 
     def _results(self, asked: Sequence[TryCandidate], shared: SharedScores) -> list[bytes]:
         """The results of some candidates, or why they failed. Raises `Unavailable`."""
@@ -187,6 +207,11 @@ class Helper:
             if not of_scores and not isinstance(error, EsspError):
                 log.exception("job %s: a candidate failed with an unexpected error", asked[0].job)
             return [_bytes({"error": str(error) if of_scores else reason_of(error), "scores": of_scores}, b"")]
+
+
+def _key(prefix: str, number: int) -> str:
+    """The key of the result of a candidate."""
+    return f"{prefix}{number:010d}"
 
 
 def _candidate(message: TryCandidate) -> Candidate:

@@ -24,6 +24,7 @@ from essp_common.artifacts.partial_scores import ScoredPart
 from essp_common.artifacts.removal import lies_within
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.timing import Timing
+from essp_common.errors import PermanentError
 from essp_common.job.extract_spec import ExtractSpec
 from essp_common.job.spec import JobSpec
 from essp_common.objects import tables
@@ -110,7 +111,10 @@ class FeatureOutput:
         self._files = features.file_names(list(map(self._id, range(len(self._rows))))) if self._arrays else []
 
     def write(self, pieces: Callable[[str], Pieces], identity: str, sources: Sequence[tuple[str, str]]) -> Written:
-        """Write everything. `pieces`: of a stream. `sources`: the name and the stream of each. Safe to repeat."""
+        """Write everything. `pieces`: of a stream. `sources`: the name and the stream of each. Safe to repeat.
+
+        Raises `PermanentError` if the catalog is another one than the parts were made from.
+        """
         self._output.delete(features.MANIFEST)  # first: without it, nothing here looks complete
         found = [
             self._write_source(_Source(*source, np.zeros(len(self._rows), np.int32)), pieces) for source in sources
@@ -160,7 +164,10 @@ class FeatureOutput:
 
     def _whole_videos(self, source: _Source, pieces: Pieces) -> Iterator[_Clips]:
         waiting: list[_Clips] = []
+        stop = 0
         for start, stop, part in pieces:
+            if stop > len(self._plan):
+                raise self._other_catalog()
             read = self._clips_of(source, part, start, stop)
             last = int(read.edges[-2])
             if stop == len(self._plan):
@@ -170,6 +177,14 @@ class FeatureOutput:
                 waiting = [read.at(slice(last, None))]
             else:  # all of it belongs to the video that waits
                 waiting.append(read)
+        if stop != len(self._plan):
+            raise self._other_catalog()
+
+    def _other_catalog(self) -> PermanentError:
+        return PermanentError(
+            f"the catalog of job {self._spec.name} has changed since the job began; start the job again, and it "
+            "computes the vectors of the videos that are in the catalog now"
+        )
 
     def _clips_of(self, source: _Source, part: ScoredPart, start: int, stop: int) -> _Clips:
         """The planned clips from `start` to `stop`, with the vectors that the part has."""
@@ -182,6 +197,9 @@ class FeatureOutput:
         table = part.tables.get(source.name)
         if table is not None and table.features is not None and len(table):
             places = table.clip_index - start
+            names = {one: self._id(one) for one in set(video[places].tolist())}
+            if any(names[one] != name for one, name in zip(video[places].tolist(), table.video_id, strict=True)):
+                raise self._other_catalog()
             vectors[places], present[places] = table.features, True
         return _Clips(
             video,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from safetensors.numpy import load
 from essp_aggregator import assembly, sharing
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
-from essp_aggregator.fusion import in_turn, try_candidates
-from essp_aggregator.search import TrialPool
+from essp_aggregator.fusion import Aligned, Trial, in_turn, try_candidates
+from essp_aggregator.search import Search, TrialPool
 from essp_aggregator.service import Aggregator, build
-from essp_aggregator.shared_scores import scores_at
+from essp_aggregator.shared_scores import SharedScores, scores_at
+from essp_aggregator.sharing import SharedSearch
 from essp_common import topics
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
@@ -34,8 +35,17 @@ from essp_common.job.spec import AggregationSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    CheckpointReady,
+    Control,
+    JobSnapshot,
+    PhaseReport,
+    Progress,
+    TryCandidate,
+)
 from essp_common.wiring import Adapters, Stores
+from essp_engine.aggregation.candidates import Candidate
 from essp_engine.aggregation.fused import fusion_of
 from tests.harness import finished_job as finished_job_module
 from tests.harness.finished_job import (
@@ -81,9 +91,9 @@ class AggregatorBench:
         if announced:
             self.announce()
 
-    def announce(self, fence: int = 4) -> None:
+    def announce(self, fence: int = 4, command: Control.Command = Control.START) -> None:
         """Let everybody know of the job."""
-        control = Control(job=JOB, fence=fence, command=Control.START, snapshot=self._snapshot)
+        control = Control(job=JOB, fence=fence, command=command, snapshot=self._snapshot)
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     @contextmanager
@@ -655,3 +665,53 @@ def test_a_candidate_of_a_shared_search_that_fails_fails_the_job_by_name(
         for trainer in job.spec.trainers:
             bench.checkpoint_ready(trainer)
         assert str(fails) in bench.answer().failed.reason
+        until(lambda: not list(job.store.list(layout.SEARCHES)))  # so the next run tries that candidate again
+
+
+def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tries the candidates of a job that was stopped."""
+    asked = threading.Event()
+
+    def ask_nobody(*_: object) -> bool:
+        asked.set()
+        return True
+
+    monkeypatch.setattr(sharing.Helper, "_try", ask_nobody)
+    monkeypatch.setattr(sharing, "_WORTH", 0)
+    monkeypatch.setattr(sharing, "_LOOK_S", 0.01)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        for trainer in job.spec.trainers:
+            bench.checkpoint_ready(trainer)
+        assert asked.wait(10)
+        bench.announce(command=Control.STOP)
+        assert "has ended" in bench.answer().failed.reason
+
+
+def test_a_candidate_whose_result_is_stored_is_not_tried_again(job: FinishedJob) -> None:
+    """Its message comes again if the aggregator that tried it lost its share before the commit."""
+    bench = AggregatorBench(job)
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    aligned: list[Aligned] = []
+
+    def keep(candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
+        aligned.append(scores)
+        return in_turn(candidates, scores)
+
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES, keep)
+    prefix = f"{layout.SEARCHES}{'0a' * 8}/"
+    with SharedScores(aligned[0]) as shared:
+        job.store.put(f"{prefix}scores", shared.data)
+    job.store.put(f"{prefix}0000000000", b"stored")
+    asked = [TryCandidate(job=JOB, fence=4, search="0a" * 8, number=0, strategy="best", params_json="{}")]
+    with closing(ControlFeed(bench.bus)) as control:
+        until(lambda: control.latest(JOB) is not None)
+        sharing.Helper(bench.adapters, 1, threading.Event())._answer(asked, control)
+    assert job.store.get(f"{prefix}0000000000") == b"stored"
+
+
+def test_a_search_that_another_aggregator_has_ended_is_made_again(job: FinishedJob) -> None:
+    search = SharedSearch(MemoryBus(), job.store, JOB, 4, Search(1, JOB), lambda _: False, lambda: False)
+    with pytest.raises(Unavailable, match="another aggregator"):
+        search._wait_for([f"{layout.SEARCHES}a/0000000000"], f"{layout.SEARCHES}a/scores", f"{layout.SEARCHES}a/")

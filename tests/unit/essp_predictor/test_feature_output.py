@@ -205,6 +205,24 @@ def test_a_writer_that_dies_leaves_nothing_that_looks_complete(tmp_path: Path, m
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {**LENGTHS, "z.mp4": 4},
+        {name: count for name, count in LENGTHS.items() if name != "b/3.mp4"},
+        {("b/4.mp4" if name == "b/3.mp4" else name): count for name, count in LENGTHS.items()},
+        {**LENGTHS, "a/1.mp4": 8, "a/2.mp4": 5},
+    ],
+    ids=["more", "fewer", "renamed", "other lengths"],
+)
+def test_vectors_are_not_given_to_the_videos_of_another_catalog(tmp_path: Path, now: dict[str, int]) -> None:
+    store = DirectoryStore.from_url(f"file://{tmp_path}")
+    catalog = Catalog([row(name, frames=count) for name, count in now.items()])
+    with pytest.raises(essp.PermanentError, match="has changed since"):
+        FeatureOutput(store, job(tmp_path), catalog).write(pieces(5), "an identity", [("rgb", "rgb")])
+    assert features.MANIFEST not in files(tmp_path)
+
+
 @pytest.mark.parametrize("form", ["parquet", "npy"])
 def test_features_are_read_as_arrays(tmp_path: Path, form: str) -> None:
     written(tmp_path, format=form)
@@ -218,6 +236,15 @@ def test_features_are_read_as_arrays(tmp_path: Path, form: str) -> None:
     aligned = found.of(row.id for row in CATALOG.rows)
     np.testing.assert_allclose(aligned[2], (vector(7) + vector(8)) / 2, rtol=1e-6)
     assert np.isnan(aligned[4]).all()
+
+
+@pytest.mark.parametrize("name", ["runs", "features"])
+def test_features_are_found_from_the_output_and_from_their_folder_in_it(tmp_path: Path, name: str) -> None:
+    written(output := tmp_path / name)
+    for folder in (output, f"{output}/", output / "features", f"file://{output}/features/"):
+        assert len(essp.load_features(folder)) == CLIPS - len(LOST)
+    with pytest.raises(essp.NotFound):
+        essp.load_features(tmp_path)
 
 
 def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:

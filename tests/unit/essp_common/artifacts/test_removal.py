@@ -14,6 +14,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.artifacts.removal import NoOutput, check_free, holder_of, removal_of, remove, write_owner
 from essp_common.errors import ConfigError
+from essp_common.job.extract_spec import ExtractSpec
 from essp_common.job.fields import _NAME
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
@@ -24,6 +25,7 @@ NUMBERS = st.integers(1, 10**10 - 1)
 DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64)
 TRAINING = JobSpec.model_validate({"name": "j", "output": "file:///out", "trainers": {"rgb": {"stream": "rgb"}}})
 PREDICTION = JobSpec.model_validate({"name": "p", "output": "file:///out", "predictor": {"model": "file:///model"}})
+EXTRACTION = JobSpec.model_validate({"name": "e", "output": "file:///out", "extract": {}})
 
 
 @st.composite
@@ -114,6 +116,29 @@ def test_what_a_prediction_wrote_is_not_what_a_training_wrote(tmp_path: Path) ->
     assert (found.keys, found.kept) == (("predictions.parquet",), ("model/manifest.json",))
 
 
+@pytest.mark.parametrize(
+    ("spec", "own"),
+    [
+        (PREDICTION, {"predictions.parquet"}),
+        (EXTRACTION, {"features/manifest.json", "features/rgb-videos.parquet", "features/rgb/part-00000.parquet"}),
+        (
+            EXTRACTION.model_copy(update={"extract": ExtractSpec(format="npy")}),
+            {"features/manifest.json", "features/rgb-videos.parquet", "features/rgb/part-00000.parquet"}
+            | {"features/rgb/a/1.npy"},
+        ),
+    ],
+)
+def test_features_are_what_an_extraction_wrote_in_its_format(tmp_path: Path, spec: JobSpec, own: set[str]) -> None:
+    """Of any other job, features below its output are the user's."""
+    everything = {
+        *("predictions.parquet", "features/manifest.json", "features/rgb-videos.parquet"),
+        *("features/rgb/part-00000.parquet", "features/rgb/a/1.npy", "features/rgb/means.csv"),
+    }
+    found = removal_of(output_with(tmp_path, spec, *everything))
+    assert found is not None
+    assert (set(found.keys), set(found.kept)) == (own, everything - own)
+
+
 DOCUMENTS = {
     "another program's": '{"mine": 1}',
     "with the required fields of a job": '{"name": "net", "output": "file:///o", "trainers": {"a": {"stream": "rgb"}}}',
@@ -150,12 +175,12 @@ def test_a_folder_that_is_no_output_is_not_emptied_and_says_what_is_in_the_way(t
 
 def test_a_job_writes_over_nothing_in_a_folder_that_is_no_output(tmp_path: Path) -> None:
     output = output_with(tmp_path, None, "predictions.parquet", "model/net.py", "report/thesis.tex")
-    check_free(output, "training")
+    check_free(output, TRAINING)
     with pytest.raises(NoOutput, match=r"write over predictions\.parquet"):
-        check_free(output, "prediction")
+        check_free(output, PREDICTION)
     output.put("report/report.html", b"my own")
     with pytest.raises(NoOutput, match=r"write over report/report\.html"):
-        check_free(output, "training")
+        check_free(output, TRAINING)
 
 
 def test_no_link_leads_a_removal_out_of_the_output(tmp_path: Path) -> None:
