@@ -21,7 +21,7 @@ from essp_common.validation import suggested
 from essp_common.wiring import Stores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Features:
     """The vectors of one source of an extract job: N rows, in the order of the catalog, each video's in time order.
 
@@ -48,6 +48,10 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.video_id)
+
+    def __repr__(self) -> str:
+        size, kind = self.vectors.shape[1], self.vectors.dtype
+        return f"<Features: {len(self)} vectors of {size} numbers, of {len(self._rows)} videos, {kind}>"
 
     def __iter__(self) -> Iterator[str]:
         """The videos with a vector, in order."""

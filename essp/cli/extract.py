@@ -31,8 +31,9 @@ from essp.weights.fetching import fetch_weights
 from essp_common.artifacts import features, layout
 from essp_common.artifacts.features import FeatureManifest
 from essp_common.artifacts.partial_scores import PartialScores
+from essp_common.catalog.file import read_catalog
 from essp_common.distribution import require
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.field_names import fields_named
 from essp_common.job.fields import plain_name
 from essp_common.job.spec import JobSpec, LimitsSpec
@@ -229,7 +230,19 @@ def _with_room(job: ResolvedJob) -> dict[str, LimitsSpec]:
 
 
 def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None:
-    """Build the catalog of these videos."""
+    """Build the catalog of these videos. Raises `ConfigError` if there is one of other videos."""
+    store, key = Stores(settings.stores).resolve(catalog)
+    try:
+        before = read_catalog(store, key, ()).source
+    except (NotFound, ConfigError):  # a file that is no catalog is for `build` to refuse
+        before = uri
+    if before != uri:
+        raise ConfigError(
+            f"{shown(catalog)} is a catalog of {shown(before)}; name another folder, or give that catalog instead of "
+            "videos",
+            field="--out",
+            code="exists",
+        )
     options = BuildOptions(probe=ProbeOptions(cpu_count()))
     try:
         with reading_progress(console, "reading videos") as tell:

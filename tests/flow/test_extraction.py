@@ -163,6 +163,12 @@ def test_a_folder_is_extracted_without_a_job_file_and_damage_does_not_stop_it(
     assert result["sources"]["rgb"]["errors"].keys() == {bad}
     assert {path: path.stat().st_mtime_ns for path in (out / "features").rglob("*")} == before, "nothing was left to do"
 
+    catalog = (out / "catalog.parquet").read_bytes()
+    for dry in ((), ("--dry-run",)):  # other videos
+        done = CliRunner().invoke(app, ["extract", *map(str, (videos / "train", *asked[1:], *dry))])
+        assert "--out" in str(done.exception)
+    assert (out / "catalog.parquet").read_bytes() == catalog
+
 
 @pytest.mark.parametrize(
     ("arguments", "word"),

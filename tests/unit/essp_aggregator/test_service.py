@@ -29,6 +29,7 @@ from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_wei
 from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError, Unavailable
 from essp_common.job.spec import AggregationSpec
@@ -617,7 +618,15 @@ def test_aggregators_share_a_long_search_and_write_the_model_of_one(
     strategies = ["average", "best", "weighted", {"name": "attention", "penalty": [0.01, 0.1]}]
     manifests = []
     written: list[str] = []
-    put = DirectoryStore.put
+    put, subscribe = DirectoryStore.put, MemoryBus.subscribe
+    helpers: list[Subscription] = []
+    half = topics.DATA_PARTITIONS // 2
+
+    def subscribed(bus: MemoryBus, wanted: Sequence[str], *rest: Any, **named: Any) -> Any:
+        made = subscribe(bus, wanted, *rest, **named)
+        if topics.SEARCHES in wanted:
+            helpers.append(made)
+        return made
 
     def noted(store: DirectoryStore, key: str, *rest: Any, **named: Any) -> Any:
         if key.startswith(layout.SEARCHES):
@@ -634,8 +643,11 @@ def test_aggregators_share_a_long_search_and_write_the_model_of_one(
                 patched.setattr(sharing, "_WORTH", 0)
                 patched.setattr(sharing, "_LOOK_S", 0.01)
                 patched.setattr(DirectoryStore, "put", noted)
+                patched.setattr(MemoryBus, "subscribe", subscribed)
             for _ in range(aggregators):
                 running_ones.enter_context(bench.aggregator())
+            if aggregators == 2:  # a candidate may be tried twice only while shares change
+                until(lambda: [one.partitions for one in helpers] == [half, half])
             for trainer in job.spec.trainers:
                 bench.checkpoint_ready(trainer)
             assert bench.answer().HasField("finished")
