@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from essp.servers import servers
-from essp.servers.servers import FolderServer, KafkaServer, RedisServer, S3Server, Server
+from essp.servers.servers import Address, FolderServer, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Conflict, Unavailable
 from essp_common.objects.s3 import S3Store
 from tests.harness.command_line import essp
@@ -59,6 +60,14 @@ def test_redis_cluster_owns_every_slot(tmp_path: Path) -> None:
     with RedisServer(tmp_path, cluster=True) as server:
         assert server.url.startswith("redis+cluster://")
         assert b"cluster_slots_ok:16384" in server.execute("CLUSTER", "INFO")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, FolderServer])
+def test_server_comes_up_at_an_address_other_than_the_usual_one(kind: Any, tmp_path: Path) -> None:
+    more = {"folder": tmp_path} if kind is FolderServer else {}
+    with kind(tmp_path, address=Address("127.0.0.2", "127.0.0.2"), **more) as server:
+        assert "127.0.0.2" in server.url
+        assert not accepts(server.port)
 
 
 def test_bucket_is_made_once(tmp_path: Path) -> None:
