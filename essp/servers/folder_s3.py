@@ -39,11 +39,11 @@ _META = "x-amz-meta-"
 _ATTRIBUTE = "user.essp.metadata"
 """The extended attribute of a file that holds the metadata of its object."""
 SKEW = timedelta(minutes=15)
-"""How far the time of a signature may be from now, as in S3: a request that somebody recorded is useless after that."""
+"""How far the time of a signature may be from now, as in S3: a request that was recorded is useless after that."""
 _LENGTHS = ("Content-Length", "x-amz-decoded-content-length")
 """The headers that say how long a body is. The second one counts what is inside aws-chunked encoding."""
 _NO_KEY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
-"""What the file system says of a key that is no name of a file, because of the key itself or of other objects."""
+"""Errors of the file system for a key that cannot be the name of a file, by itself or because of other objects."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/\d{8}/(?P<region>[^/]+)/s3/aws4_request, ?"
