@@ -212,8 +212,9 @@ class RedisServer(Server):
             options |= {"cluster-enabled": "yes", "cluster-config-file": f"nodes-{self.port}.conf"}
         if self._password:
             # In a file, because other processes see a command line.
-            login = self.directory / "redis.conf"
+            login = self.directory / "essp-redis.conf"
             login.touch(0o600)
+            login.chmod(0o600)  # of an earlier run, it may have other permissions
             login.write_text(f"requirepass {json.dumps(self._password, ensure_ascii=False)}\n", encoding="utf-8")
             command.append(str(login))
         command += ["--bind", *(("*", "-::*") if self.address.host == EVERYWHERE else (self.address.host,))]

@@ -111,10 +111,12 @@ def test_objects_in_a_folder_are_there_after_a_restart(
 
 
 def test_redis_asks_for_the_password(tmp_path: Path) -> None:
+    (tmp_path / "essp-redis.conf").touch(0o644)
     with RedisServer(tmp_path, password='p"w') as server:
         assert server.execute("PING") == b"+PONG\r\n"
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.AuthenticationError):
             client.ping()
+    assert (tmp_path / "essp-redis.conf").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
