@@ -84,7 +84,7 @@ def main(
         raise ConfigError("essp plan: takes a job with trainers", code="unsupported")
     set_up_logging(Settings(log_level="ERROR"))
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
-    wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
+    wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price, Settings().partitions)
     check_devices(spec)
     if against is None and (videos or hours):
         raise ConfigError("for --against extract", field="--videos" if videos else "--hours", code="conflict")
