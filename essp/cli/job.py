@@ -204,8 +204,8 @@ def remove(
     """
     if "/" in name:
         raise ConfigError(
-            f"{name} is a folder, and this removes jobs of a master, by name; a job that ran without a master ends "
-            "with its folder: remove that, if no other job takes weights from it",
+            f"{name} is a folder; give the name of a job of the master. To remove a job that ran without a master, "
+            "remove its folder, unless another job takes weights from it",
             field="NAME",
             code="unsupported",
         )
