@@ -98,15 +98,15 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _in_processes(loop: Loop, count: int, *arguments: Any) -> list[list[float]]:
-    """The results of a loop in that many new processes at once. A loop that waits for the others says when it is ready
-    through its last argument."""
+    """The results of a loop, run by `count` new processes at once. The last argument of a loop waits until all of them
+    are ready."""
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(count)]
     processes = [context.Process(target=_run, args=(loop, end, arguments)) for _, end in ends]
     for process in processes:
         process.start()
     for _, end in ends:
-        end.close()  # or this process would wait for ever for one that has died
+        end.close()  # or this process would wait forever for one that has died
     for end, _ in ends:
         end.recv()
     for end, _ in ends:
@@ -123,6 +123,42 @@ def _run(loop: Loop, end: Connection, arguments: Sequence[Any]) -> None:
         end.recv()
 
     end.send(loop(*arguments, all_ready))
+
+
+def _while_idle(
+    poll: Callable[[], object], joined: Callable[[], object], seconds: float, ready: Callable[[], None]
+) -> float:
+    """Processor time of a member of a group that has nothing to read, over `seconds` from when its group is at rest."""
+
+    def poll_for(duration_s: float) -> None:
+        end = time.monotonic() + duration_s
+        while time.monotonic() < end:
+            poll()
+
+    while not joined():
+        poll()
+    poll_for(_SETTLE_S)
+    ready()
+    began = time.process_time()
+    poll_for(seconds)
+    return time.process_time() - began
+
+
+def _times_there_and_back(
+    publish: Callable[[int], None], poll: Callable[[], object], count: int, ready: Callable[[], None]
+) -> list[float]:
+    """Seconds from publishing a message to having read it, one message at a time."""
+
+    def there_and_back(number: int) -> float:
+        began = time.perf_counter()
+        publish(number)
+        while not poll():
+            pass
+        return time.perf_counter() - began
+
+    there_and_back(0)
+    ready()
+    return [there_and_back(number) for number in range(count)]
 
 
 # --- ESSP's bus ---
@@ -158,18 +194,7 @@ def _read(url: str, topic: str, count: int, ready: Callable[[], None]) -> list[f
 def _idle(url: str, topic: str, seconds: float, ready: Callable[[], None]) -> list[float]:
     bus = open_bus(url)
     subscription = bus.subscribe([topic], "essp")
-
-    def read_until(end: float) -> None:
-        while time.monotonic() < end:
-            subscription.poll(500, 0.5)
-
-    while not subscription.partitions:
-        subscription.poll(500, 0.5)
-    read_until(time.monotonic() + _SETTLE_S)
-    ready()
-    began = time.process_time()
-    read_until(time.monotonic() + seconds)
-    took = time.process_time() - began
+    took = _while_idle(lambda: subscription.poll(500, 0.5), lambda: subscription.partitions, seconds, ready)
     subscription.close()
     bus.close()
     return [took]
@@ -179,16 +204,10 @@ def _ping(url: str, topic: str, count: int, ready: Callable[[], None]) -> list[f
     bus = open_bus(url)
     subscription = bus.subscribe([topic], None)
 
-    def there_and_back(number: int) -> float:
-        began = time.perf_counter()
+    def publish(number: int) -> None:
         bus.publish(topic, b"key", b"%d" % number, number % _PARTITIONS)
-        while not subscription.poll(500, 0.5):
-            pass
-        return time.perf_counter() - began
 
-    there_and_back(0)
-    ready()
-    found = [there_and_back(number) for number in range(count)]
+    found = _times_there_and_back(publish, lambda: subscription.poll(500, 0.5), count, ready)
     subscription.close()
     bus.close()
     return found
@@ -261,18 +280,7 @@ def _bare_read(url: str, topic: str, count: int, ready: Callable[[], None]) -> l
 def _bare_idle(url: str, topic: str, seconds: float, ready: Callable[[], None]) -> list[float]:
     consumer = _bare_consumer(url, "kafka_python")
     consumer.subscribe([topic])
-
-    def read_until(end: float) -> None:
-        while time.monotonic() < end:
-            consumer.poll(500)
-
-    while not consumer.assignment():
-        consumer.poll(500)
-    read_until(time.monotonic() + _SETTLE_S)
-    ready()
-    began = time.process_time()
-    read_until(time.monotonic() + seconds)
-    took = time.process_time() - began
+    took = _while_idle(lambda: consumer.poll(500), lambda: consumer.assignment(), seconds, ready)
     consumer.close()
     return [took]
 
@@ -280,16 +288,10 @@ def _bare_idle(url: str, topic: str, seconds: float, ready: Callable[[], None]) 
 def _bare_ping(url: str, topic: str, count: int, ready: Callable[[], None]) -> list[float]:
     producer, consumer = _bare_producer(url), _assigned(_bare_consumer(url), topic)
 
-    def there_and_back(number: int) -> float:
-        began = time.perf_counter()
+    def publish(number: int) -> None:
         producer.send(topic, b"%d" % number, b"key", partition=number % _PARTITIONS)
-        while not consumer.poll(500):
-            pass
-        return time.perf_counter() - began
 
-    there_and_back(0)
-    ready()
-    found = [there_and_back(number) for number in range(count)]
+    found = _times_there_and_back(publish, lambda: consumer.poll(500), count, ready)
     consumer.close()
     producer.close()
     return found
@@ -337,18 +339,7 @@ def _confluent_read(url: str, topic: str, count: int, ready: Callable[[], None])
 def _confluent_idle(url: str, topic: str, seconds: float, ready: Callable[[], None]) -> list[float]:
     consumer = _confluent("Consumer", url, group_id="confluent", session_timeout_ms=_SESSION_MS)
     consumer.subscribe([topic])
-
-    def read_until(end: float) -> None:
-        while time.monotonic() < end:
-            consumer.consume(500, 0.5)
-
-    while not consumer.assignment():
-        consumer.consume(500, 0.5)
-    read_until(time.monotonic() + _SETTLE_S)
-    ready()
-    began = time.process_time()
-    read_until(time.monotonic() + seconds)
-    took = time.process_time() - began
+    took = _while_idle(lambda: consumer.consume(500, 0.5), lambda: consumer.assignment(), seconds, ready)
     consumer.close()
     return [took]
 
@@ -356,16 +347,10 @@ def _confluent_idle(url: str, topic: str, seconds: float, ready: Callable[[], No
 def _confluent_ping(url: str, topic: str, count: int, ready: Callable[[], None]) -> list[float]:
     producer, consumer = _confluent("Producer", url, linger_ms=0), _confluent_consumer(url, topic)
 
-    def there_and_back(number: int) -> float:
-        began = time.perf_counter()
+    def publish(number: int) -> None:
         producer.produce(topic, b"%d" % number, b"key", number % _PARTITIONS)
-        while not consumer.consume(1, 0.5):
-            pass
-        return time.perf_counter() - began
 
-    there_and_back(0)
-    ready()
-    found = [there_and_back(number) for number in range(count)]
+    found = _times_there_and_back(publish, lambda: consumer.consume(1, 0.5), count, ready)
     consumer.close()
     return found
 

@@ -72,7 +72,7 @@ _MENTIONS = ("mark.lane(", "tests.lanes")
 
 
 def often(cases: Iterable[Any], count: int) -> list[Any]:
-    """The cases of a parametrization, of which the first so many run with each change, and the others at night."""
+    """The cases of a parametrization, of which the first `count` run with each change, and the others at night."""
     return [
         case if number < count else pytest.param(*case if isinstance(case, tuple) else (case,), marks=_LONG)
         for number, case in enumerate(cases)

@@ -1,4 +1,4 @@
-"""The experiments of the papers behind ESSP, one after the other: `python -m benchmarks.papers NAME`.
+"""Repeats the experiments of the papers behind ESSP: `python -m benchmarks.papers NAME`.
 
 __main__.py      the command
 study.py         parts and steps, and the JSON file of each part, from which a run is resumed
@@ -8,8 +8,8 @@ machine.py       where something was measured, and processor time with child pro
 essp_paper.py    the parts of the page docs/papers/essp.md
 extracting.py    extracting first against streaming: the traditional pipeline and a job on the same videos
 traditional.py   the traditional pipeline: JPEG files of frames and flow, and a DataLoader over them
-storage.py       what a published data set would take, by `essp plan --against extract`
-per_frame.py     the paper's Table 4: decoding, flow and network of one frame
+storage.py       disk space and time to extract a published data set, by `essp plan --against extract`
+per_frame.py     its Table 4: decoding, flow and network of one frame
 scaling.py       its Table 5: ranks and decoders, measured and simulated
 hand_over.py     several cache nodes, and frames that are sent without a cache
 links.py         links of a given rate, and a Redis Cluster behind them

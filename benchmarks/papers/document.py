@@ -65,7 +65,7 @@ def section(part: Part, document: Mapping[str, Any], folder: Path, beside: Path)
 
 
 def measured(document: Mapping[str, Any], quiet: bool) -> str:
-    """One line: when and where, with which versions, beside which load. `quiet`: its figures are of the clock."""
+    """One line: when and where, the versions, and the load average. `quiet`: the figures are wall times."""
     machine, steps = document["machine"], list(document["steps"].values())
     loads = [value for step in steps for value in step["load"]]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())

@@ -60,7 +60,7 @@ def catalog_of(data: str, options: Options) -> Path:
 
 
 def job(catalog: Path, output: str, task: Task, pooled: bool) -> JobSpec:
-    """Two streams as the other side has them."""
+    """A job with the two streams that the traditional pipeline trains."""
     sampling: dict[str, Any] = {"clips_per_epoch": len(task.videos), "clips_per_video": 1}
     sampling |= {"kind": "pooled", "clips_per_visit": 4, "window": 64} if pooled else {}
     trainer = {"model": "small", "batch_size": task.batch, "augment": {"crop": task.crop}}
@@ -85,7 +85,7 @@ def job(catalog: Path, output: str, task: Task, pooled: bool) -> JobSpec:
 
 
 def _trained(catalog: Path, quick: bool) -> tuple[CatalogView, Task]:
-    """The training videos of the job, and what both sides do with them."""
+    """The training videos of the job, and the task of both pipelines."""
     found = read_catalog(*Stores(_ROOTS).resolve(f"file://{catalog}"))
     view = splits_of(found, job(catalog, "file:///none", Task((Path(),), (0,)), False).data).train
     rows = [(row.uri, row.class_name) for row in view.rows]
@@ -94,7 +94,7 @@ def _trained(catalog: Path, quick: bool) -> tuple[CatalogView, Task]:
 
 
 def extracted(catalog: Path, quick: bool, work: Path) -> dict[str, Any]:
-    """The traditional side."""
+    """The traditional pipeline: extract, then train."""
     view, task = _trained(catalog, quick)
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="extracted-", dir=work))
@@ -185,8 +185,8 @@ def _table(values: Values) -> str:
         if "extract" not in ways:
             continue
         first = ways["extract"][0]
-        told = f"**{title[0].upper()}{title[1:]}**: {first['clips']} training videos, "
-        told += (
+        intro = f"**{title[0].upper()}{title[1:]}**: {first['clips']} training videos, "
+        intro += (
             f"{60 * first['hours']:.1f} minutes, {size(first['bytes']['videos'])}; epochs of {first['clips']} clips."
         )
         rows = []
@@ -202,7 +202,7 @@ def _table(values: Values) -> str:
         disk += f"{(kept['frames'] + kept['flow']) / kept['videos']:.1f} x the videos"
         rows.append(["on disk", disk, *("0" for _ in list(ways)[1:])])
         rows.append(["extraction pays from epoch", "", *(_pays(ways, way) for way in list(ways)[1:])])
-        tables.append(f"{told}\n\n{markdown(['', *(WAYS[way] for way in ways)], rows)}")
+        tables.append(f"{intro}\n\n{markdown(['', *(WAYS[way] for way in ways)], rows)}")
         if check := _check(values, data, ways):
             tables.append(check)
     return "\n\n".join(tables)

@@ -3,9 +3,9 @@
 `nodes`: clips per second that pass through a Redis Cluster whose nodes are each behind a link of a fixed rate, far
 below what the processors can do, so that the links decide: does a second node carry twice as much?
 
-`hand_over`: processor time of one clip on its way from a decoder to a trainer on another machine: through Redis (put,
-get and ack, with the server), and over a plain socket between the two, which is the least that any direct way can take.
-Beside it, what making the clip takes: decoding and flow.
+`hand_over`: processor time to transfer one clip from a decoder to a trainer on another machine: through Redis (put, get
+and ack, with the server), and over a plain socket between the two, the lower bound of any direct transfer. For
+comparison, the processor time to decode the clip and to compute its flow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _THREADS = 8
 
 
 def through(nodes: int, clips: int) -> dict[str, float]:
-    """Clips per second that are put, read once and released, through this many nodes."""
+    """Clips per second that are put, read once and acknowledged, with this number of cache nodes."""
     value = os.urandom(VALUE_BYTES)
     with tempfile.TemporaryDirectory(prefix="essp-nodes-") as folder, cluster(Path(folder), nodes, RATE) as url:
         cache = open_cache(url)
@@ -117,7 +117,7 @@ def by_socket(clips: int) -> dict[str, float]:
 
 
 def making(catalog: Path, quick: bool) -> dict[str, float]:
-    """Processor time of a clip in each part of a job, without a cache between processes."""
+    """Processor milliseconds of a clip in each part of a job, without a cache between processes."""
     task = Task((Path(),) * 240, (0,), epochs=200, batch=8)
     costs = measure(job(catalog, "file:///none", task, False), Settings(), 5.0 if quick else 15.0)
     return {name: round(1e3 * seconds, 3) for name, seconds in costs.seconds.items()}

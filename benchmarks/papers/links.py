@@ -1,4 +1,4 @@
-"""Links of a given rate, and a Redis Cluster of several nodes behind them: what two machines would have between them.
+"""Links of a given rate, and a Redis Cluster whose nodes are behind them, as if each were on a machine of its own.
 
 A node announces the port of its link, so that clients reach it through the link alone. Each direction of a link carries
 `rate` bytes per second for all connections together. Links are threads of this process.
@@ -96,7 +96,7 @@ class _Node(RedisServer):
 
 @contextmanager
 def cluster(directory: Path, nodes: int, rate: float) -> Iterator[str]:
-    """The URL of a cluster of this many nodes, each behind a link of its own."""
+    """The URL of a cluster of `nodes` nodes, each behind its own link."""
     with ExitStack() as stack:
         links = [Link(rate) for _ in range(nodes)]
         for link in links:

@@ -66,7 +66,7 @@ class Marks:
         self.reached: dict[str, dict[str, float]] = {}
 
     def set(self, name: str) -> None:
-        """It is reached now. The first time counts."""
+        """Record that it has been reached, unless it was reached before."""
         if name not in self.reached:
             wall_s, used_s = time.perf_counter() - self._began[0], cpu_s() - self._began[1]
             self.reached[name] = {"wall_s": round(wall_s, 3), "cpu_s": round(used_s, 3)}

@@ -1,7 +1,8 @@
-"""The paper's Table 4: what decoding, flow and the network take for one frame, each alone and all at once.
+"""The paper's Table 4: the cost of decoding, flow and the network for one frame, each alone, and overlapped.
 
-Alone, each runs in one thread, and processor time counts. At once, `essp.Loader` decodes and computes flow in a process
-of its own while this one trains on the last batch: if nothing waits, a clip takes the longer of the two, not the sum.
+Alone, each runs in one thread, and processor time is measured. Overlapped, `essp.Loader` decodes and computes flow in a
+process of its own while this one trains on the last batch: without stalls, a clip takes as long as the slower of the
+two, not as long as their sum.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _video(catalog: Path) -> Path:
 
 
 def _timed(work: Callable[[], int]) -> float:
-    """Milliseconds of processor time for each of the things that `work` says it has done."""
+    """Milliseconds of processor time per item; `work` returns the number of items it has processed."""
     began_s = time.process_time()
     done = work()
     return round(1e3 * (time.process_time() - began_s) / done, 4)
@@ -112,8 +113,8 @@ def _model() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def overlapped(catalog: Path, what: str, quick: bool) -> dict[str, float]:
-    """Milliseconds by the clock for a clip: `data` (ten fields and the frames under them), `network` (one step on its
-    middle frame), or both at once."""
+    """Milliseconds of wall time per clip, for `data` (ten flow fields and their frames), `network` (one training step
+    on the middle frame), or both at once."""
     import essp
 
     torch.set_num_threads(1)

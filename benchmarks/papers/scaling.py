@@ -2,7 +2,7 @@
 
 `scaling` trains ResNet-18 on frames with R ranks, each a process with an `essp.Loader` of its own and D decoders, which
 average their gradients over gloo. The simulator of `essp plan` gets the cost of a clip in each part from one run of one
-rank, and predicts every other combination on the same cores. Nothing of those enters it; the largest is held back.
+rank, and predicts every other combination on the same cores. It sees no measurement of those; the largest is held out.
 
 `table5` asks it what the paper's cluster could have done: GPUs that take 1 ms for a frame, and cores that take 40 ms to
 decode it and to compute its flow (its Table 4), with more and more cores. It also says how long the paper's own number
@@ -30,6 +30,7 @@ from benchmarks.papers.machine import apart, cpu_s
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.capacity.setups import Consumer, Pool, Setup
 from essp.capacity.simulation import simulate
+from essp.servers.servers import free_port
 from essp_common.runtime.process import cpu_count
 from essp_engine.learning.networks import network
 
@@ -51,7 +52,7 @@ def trained(catalog: Path, ranks: int, decoders: int, quick: bool) -> dict[str, 
     """Clips per second of all ranks together, by the clock, after the first batches."""
     batches = 4 if quick else 24
     context = get_context("spawn")
-    port = 20_000 + os.getpid() % 20_000
+    port = free_port()
     pipes, processes = [], []
     for rank in range(ranks):
         receiver, sender = context.Pipe(duplex=False)
@@ -69,7 +70,7 @@ def trained(catalog: Path, ranks: int, decoders: int, quick: bool) -> dict[str, 
 
 
 def _rank(sender: Connection, catalog: Path, rank: int, ranks: int, decoders: int, batches: int, port: int) -> None:
-    """One process: its clips, its share of the time, and processor time of data and of training."""
+    """One rank: sends its number of clips, its time, and the processor time of its data and of its training."""
     import essp
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -121,7 +122,7 @@ def predicted(cost: Mapping[str, float], ranks: int, decoders: int, cores: int) 
 
 
 def cluster_rate(gpus: int, cores: int) -> float:
-    """Frames per second of so many GPUs and decoding cores at the paper's speeds."""
+    """Frames per second of a number of GPUs and of decoding cores, at the paper's speeds."""
     pools = (Pool("decoder", DECODE_S, cores, None), Pool("gpu", CONVOLVE_S, gpus, "decoder"))
     one_by_one = Consumer("none", "gpu", 1, _NULL_S)  # whole batches would count in steps
     return min(gpus / CONVOLVE_S, simulate(Setup(pools, (one_by_one,), 8 * BATCH)).clips_per_s)

@@ -1,8 +1,9 @@
-"""What the published data sets would take if they were extracted: `essp plan --against extract`, told for their hours.
+"""Disk space and processor time to extract the published data sets, estimated by `essp plan --against extract`.
 
-UCF-101 is told from videos like its own (MPEG-4 of 320x240), FCVID from H.264 of 640x360, at the paper's size of frames
-and with its streams. The paper's figures are its own: 1.5 TB for UCF-101 ("the full extracted information") and more
-than 50 TB for the challenge's 3 TB of video, with frames and features such as HOF and MBH.
+The cost of a frame is measured on made videos: MPEG-4 of 320x240 for UCF-101, H.264 of 640x360 for FCVID, with the
+paper's frame size and streams. It is multiplied by the number of frames in the hours of the data set. The paper itself
+states 1.5 TB for UCF-101 ("the full extracted information") and more than 50 TB for the challenge's 3 TB of video, with
+frames and features such as HOF and MBH.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CORES, WITHIN_H = 16, 24.0
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A data set by its paper's Table 1, and what the paper says it takes."""
+    """A data set as in the paper's Table 1, and the disk space that the paper states for it."""
 
     title: str
     like: VideoSet
@@ -47,8 +48,8 @@ SETS = {
 }
 
 
-def told(name: str, root: Path, quick: bool) -> dict[str, Any]:
-    """Both ways for one data set, clip by clip and pooled."""
+def estimate(name: str, root: Path, quick: bool) -> dict[str, Any]:
+    """Extraction against streaming for one data set, with sampling clip by clip and pooled."""
     data = SETS[name]
     videos = VideoSet("mpeg4", 12, 320, 240, ".avi", frames=40, videos=4) if quick else data.like
     catalog = make(videos, root)
@@ -70,7 +71,7 @@ def told(name: str, root: Path, quick: bool) -> dict[str, Any]:
 
 def _steps(options: Options) -> Steps:
     for name in SETS:
-        yield name, partial(apart, told, name, options.work / "videos", options.quick)
+        yield name, partial(apart, estimate, name, options.work / "videos", options.quick)
 
 
 def _table(values: Values) -> str:
@@ -96,4 +97,4 @@ def _table(values: Values) -> str:
     return markdown(head, rows)
 
 
-PART = Part("storage", "what the published data sets would take if they were extracted", _steps, _table, uses=())
+PART = Part("storage", "disk space and processor time of extracting the published data sets", _steps, _table, uses=())

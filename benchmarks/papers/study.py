@@ -1,8 +1,8 @@
-"""A paper's experiments as parts, and a part as steps: what is measured is kept step by step, in a file for each part.
+"""A paper's experiments as parts, and a part as steps: measurements are saved step by step, in one file for each part.
 
-A step is a name and a function that returns JSON. `run` makes those that the file does not have, and writes the file
-after each, so that a kill loses one step. A file holds what was asked (options that change the numbers), on which
-machine, and for each step its value, when it was made, how long it took, and the load average before and after.
+A step is a name and a function that returns JSON. `run` runs those that the file does not have, and writes the file
+after each, so that a kill loses one step. A file holds the options that change the numbers, the machine, and for each
+step its value, its time, its duration, and the load average before and after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Values = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is asked for."""
+    """The options of a run."""
 
     work: Path
     """Where videos and other large files are kept from one run to the next."""
@@ -57,9 +57,9 @@ class Part:
 
 
 def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
-    """Make the steps that the file lacks; without `resume`, all of them. Returns the value of each step.
+    """Run the steps that the file lacks; without `resume`, all of them. Returns the value of each step.
 
-    Raises `ValueError` if the file is of another machine, or was asked for otherwise.
+    Raises `ValueError` if the file is from another machine, or from a run with other options.
     """
     held: dict[str, Any] = {"part": part.name, "machine": machine(), "asked": _asked(part, options), "steps": {}}
     if resume and path.exists():

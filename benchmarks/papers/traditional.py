@@ -35,7 +35,7 @@ _QUALITY = 95
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What both sides do with the videos."""
+    """The videos and the settings that both pipelines train with."""
 
     videos: tuple[Path, ...]
     labels: tuple[int, ...]

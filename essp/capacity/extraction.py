@@ -101,7 +101,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What one problem may take."""
+    """The machines to count, and the time in which all epochs have to be done."""
 
     within_hours: float
     cores: int

@@ -113,9 +113,9 @@ def not_known(limits: list[Limit], costs: Costs, seconds: float) -> str:
     return f"{found}. Measure longer, with --seconds {math.ceil(1.2 * seconds * ENOUGH_CLIPS / costs.clips / 10) * 10}"
 
 
-def pods_of(pool: Pool) -> tuple[int, int]:
+def pods_of(pool: Pool, partitions: int = topics.DATA_PARTITIONS) -> tuple[int, int]:
     """The number of pods of a pool, and of workers in each. There are no more pods than partitions."""
-    each = -(-pool.workers // topics.DATA_PARTITIONS)
+    each = -(-pool.workers // partitions)
     return -(-pool.workers // each), each
 
 

@@ -21,6 +21,7 @@ from essp.capacity.limits import (
 from essp.capacity.measuring import Costs
 from essp.capacity.setups import Setup, in_cluster, on_machine
 from essp.capacity.simulation import Outcome, enough_credits, simulate
+from essp_common import topics
 from essp_common.job.spec import JobSpec
 
 
@@ -37,6 +38,8 @@ class Wanted:
     core_price: float = 0.0
     """Price of one core per hour."""
     gpu_price: float = 0.0
+    partitions: int = topics.DATA_PARTITIONS
+    """Of each data topic, so the most pods of a pool."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def plan(spec: JobSpec, costs: Costs, wanted: Wanted) -> Plan:
             "read_bytes": round(costs.read_bytes),
         },
         "asked": wanted.rate or None,
-        "pools": _pools(setup, outcome),
+        "pools": _pools(setup, outcome, wanted.partitions),
         "trainers": {one.name: {"computes": round(min(1.0, outcome.busy[one.name]), 3)} for one in setup.consumers},
         "cores_busy": round(outcome.cores_busy, 3) if setup.cores else None,
         "simulated_clips_per_s": round(outcome.clips_per_s, 2),
@@ -96,10 +99,10 @@ def plan(spec: JobSpec, costs: Costs, wanted: Wanted) -> Plan:
     return Plan(facts, limits, outcome)
 
 
-def _pools(setup: Setup, outcome: Outcome) -> list[dict[str, Any]]:
+def _pools(setup: Setup, outcome: Outcome, partitions: int) -> list[dict[str, Any]]:
     found = []
     for pool in setup.pools:
-        pods, each = pods_of(pool)
+        pods, each = pods_of(pool, partitions)
         found.append(
             {
                 "name": pool.name,

@@ -10,7 +10,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -205,8 +204,8 @@ def remove(
     """
     if "/" in name:
         raise ConfigError(
-            f"{name} is a folder, and this removes jobs of a master, by name; a job that ran without a master ends "
-            "with its folder: remove that, if no other job takes weights from it",
+            f"{name} is a folder; give the name of a job of the master. To remove a job that ran without a master, "
+            "remove its folder, unless another job takes weights from it",
             field="NAME",
             code="unsupported",
         )
@@ -409,20 +408,25 @@ def _get(client: httpx.Client, name: str) -> JobStatus:
 
 
 def _watched(client: httpx.Client, name: str) -> Iterator[tuple[JobStatus, Usage]]:
-    """The status of a job and what all workers use, every second, until the job has ended. A master that does not
-    answer any more is asked again until it does."""
+    """The status of a job and what all workers use, every second, until the job has ended.
+
+    A master that does not answer any more may be restarting, and is asked again. Raises `Unavailable` if it stays away.
+    """
 
     def look() -> tuple[JobStatus, Usage]:
         return _get(client, name), Usage.model_validate(ask(client, "GET", "/v1/usage"))
 
-    found = look()
+    found, heard_s = look(), time.monotonic()
     while True:
         yield found
         if found[0].state.ended:
             return
         time.sleep(_LOOK_S)
-        with suppress(Unavailable):
-            found = look()
+        try:
+            found, heard_s = look(), time.monotonic()
+        except Unavailable:
+            if time.monotonic() - heard_s >= _PATIENCE_S:
+                raise
 
 
 def _print(status: JobStatus, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any, Literal
 
 import typer
@@ -74,12 +75,16 @@ def main(
     The job runs in this process for some seconds, in a temporary folder, to measure the cost of a clip in each part.
     Then clips are sent through the pools of a simulated machine or cluster. Nothing of the run is kept.
     """
+    numbers = {"--rate": rate, "--seconds": seconds, "--hours": hours, "--within": within}
+    for option, value in (numbers | {"--core-price": core_price, "--gpu-price": gpu_price}).items():
+        if math.isinf(value):  # the options themselves refuse NaN
+            raise ConfigError("must be a finite number", field=option, code="range")
     spec = load_job(job, None, sets, name)
     if not spec.trainers:
         raise ConfigError("essp plan: takes a job with trainers", code="unsupported")
     set_up_logging(Settings(log_level="ERROR"))
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
-    wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
+    wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price, Settings().partitions)
     check_devices(spec)
     if against is None and (videos or hours):
         raise ConfigError("for --against extract", field="--videos" if videos else "--hours", code="conflict")

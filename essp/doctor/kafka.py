@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from kafka import KafkaAdminClient
@@ -29,7 +30,7 @@ ROUND_TRIP_S = 10.0
 _CONNECT_MS = 4000
 _RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
 _CLEANUP, _MESSAGE = "cleanup.policy", "max.message.bytes"
-_LIMITS = (_RETENTION, _RETENTION_BYTES, _CLEANUP, _MESSAGE)
+LIMITS = (_RETENTION, _RETENTION_BYTES, _CLEANUP, _MESSAGE)
 _LEAST_RETENTION_MS = 24 * 3600 * 1000
 _LEAST_RETENTION_BYTES = 64 * 2**20
 _ENVELOPE_BYTES = 1000
@@ -78,7 +79,7 @@ def _topics(options: KafkaOptions, tenant: str, partitions: int) -> Iterator[Fin
         described = admin.describe_topics(list(wanted))
         refused = _refused_timeout(options, admin, str(brokers[0]["broker_id"]) if brokers else "")
         present = [topic["name"] for topic in described if topic["error_code"] == 0]
-        limits = _limits(admin, present)
+        limits = limits_of(admin, present)
     yield ok(CHECK, f"{counted(len(brokers), 'broker')} answer" + ("s" if len(brokers) == 1 else ""))
     if refused:
         yield refused
@@ -104,24 +105,28 @@ def _topics(options: KafkaOptions, tenant: str, partitions: int) -> Iterator[Fin
         yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")
 
 
-Limits = tuple[str, ...]
-"""Of a topic, as the broker gives them: the values of `_LIMITS`."""
+Limits = tuple[int, int, str, int]
+"""Of a topic: the values of `LIMITS`."""
 
 
-def _limits(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, Limits]:
-    """The limits of topics; empty if this user may not ask."""
+def limits_of(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, Limits]:
+    """The limits of topics; empty if this user may not ask, or the broker has none."""
+
+    def values(config: Mapping[str, Mapping[str, Any]]) -> Limits:
+        retention, size, cleanup, message = (config[limit]["value"] for limit in LIMITS)
+        return int(retention), int(size), str(cleanup), int(message)
+
     try:
-        asked = [ConfigResource(ConfigResourceType.TOPIC, name, list(_LIMITS)) for name in names]
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name, list(LIMITS)) for name in names]
         found = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
-        return {name: tuple(str(found[name][limit]["value"]) for limit in _LIMITS) for name in names}
+        return {name: values(found[name]) for name in names}
     except Exception:  # noqa: BLE001  the request needs a separate permission, and not every broker answers it
         return {}
 
 
 def lossy(limits: Mapping[str, Limits], control: str) -> Iterator[Finding]:
     """Topics that drop messages before they are read, or do not take all that ESSP may send."""
-    for name, (retention, size, cleanup, message) in limits.items():
-        retention_ms, size_bytes = int(retention), int(size)
+    for name, (retention_ms, size_bytes, cleanup, message_bytes) in limits.items():
         if "compact" in cleanup:
             remedy = f"set {_CLEANUP} of the topic to delete"
             yield fail(CHECK, f"topic {name} is compacted: of messages with the same key it keeps the last one", remedy)
@@ -144,11 +149,11 @@ def lossy(limits: Mapping[str, Limits], control: str) -> Iterator[Finding]:
                 "again",
                 f"set {_RETENTION_BYTES} of the topic to {_LEAST_RETENTION_BYTES} or more",
             )
-        if int(message) < MAX_MESSAGE_BYTES + _ENVELOPE_BYTES:
+        if message_bytes < MAX_MESSAGE_BYTES + _ENVELOPE_BYTES:
             yield warn(
                 CHECK,
-                f"topic {name} takes messages of up to {message} bytes, and ESSP may send {MAX_MESSAGE_BYTES}: a job "
-                "with a larger one fails",
+                f"topic {name} takes messages of up to {message_bytes} bytes, and ESSP may send {MAX_MESSAGE_BYTES}: a "
+                "job with a larger one fails",
                 f"set {_MESSAGE} of the topic to {MAX_MESSAGE_BYTES + _ENVELOPE_BYTES} or more",
             )
 

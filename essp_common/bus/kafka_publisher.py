@@ -64,7 +64,7 @@ class KafkaPublisher:
         """The producer that has failed to deliver a message."""
         self.acknowledgements = Acknowledgements()
         self._topics: set[str] = set()
-        """All that it has published to."""
+        """All topics that it has published to. Other threads add to it, so it is copied before it is iterated over."""
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._why = ""
@@ -112,7 +112,7 @@ class KafkaPublisher:
     def troubles(self) -> dict[Kind, str]:
         """Report that the broker acknowledges nothing, or that topics are gone, whose messages hold up the others."""
         found, producer = self.acknowledgements.troubles(), self._producer
-        if found and producer is not None and (gone := missing_topics(producer._metadata, self._topics)):
+        if found and producer is not None and (gone := missing_topics(producer._metadata, tuple(self._topics))):
             names = ", ".join(sorted(gone))
             return {Kind.BUS_STALLED: f"nothing is published to {names}: the broker has no such topic; {MADE_AGAIN}"}
         return found

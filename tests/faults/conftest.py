@@ -38,17 +38,10 @@ def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
         for side in ("worker", "master", "consumer"):
             deployment.link(side)
         deployment.adapters("consumer").close()
-        decoder, extractor = deployment.decoder(), deployment.extractor()
         try:
-            deployment.joined(decoder)
-            deployment.joined(extractor)
-            yield deployment
-            for process in list(deployment.processes):
-                deployment.drain(process)
+            with deployment.working():
+                yield deployment
         finally:
-            for process in deployment.processes:
-                process.popen.kill()
-                process.popen.wait()
             for links in deployment.links.values():
                 for proxy in links.all():
                     proxy.close()

@@ -142,6 +142,20 @@ class Deployment:
     def extractor(self, failpoint: str = "", **environment: str) -> Process:
         return self.start("extractor", "run", "--feature", "flow", failpoint=failpoint, **environment)
 
+    @contextmanager
+    def working(self, *more: str) -> Iterator[None]:
+        """A decoder, an extractor and these services have joined. At the end all processes drain."""
+        try:
+            for process in [self.decoder(), self.extractor(), *(self.start(name) for name in more)]:
+                self.joined(process)
+            yield
+            for process in list(self.processes):
+                self.drain(process)
+        finally:
+            for process in self.processes:
+                process.popen.kill()
+                process.popen.wait()
+
     def joined(self, process: Process) -> Process:
         """Wait until a worker has a share of its group."""
         self.until(f"{process.arguments} has joined", lambda: said(process, r"takes part with [1-9]"))

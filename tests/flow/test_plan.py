@@ -92,3 +92,9 @@ def test_a_larger_data_set_is_one_to_extract(catalog: Path, tmp_path: Path) -> N
     (tmp_path / "job.yaml").write_text(job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}"))
     with refused("--hours", "conflict"):
         CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml"), "--hours", "27"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("option", ["--rate", "--seconds", "--hours", "--within", "--gpu-price"])
+def test_number_that_is_not_finite_is_refused(tmp_path: Path, option: str) -> None:
+    with refused(option, "range"):
+        CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml"), option, "inf"], catch_exceptions=False)

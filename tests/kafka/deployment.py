@@ -75,14 +75,5 @@ def deployed(
     with RedisServer(folder, maxmemory_bytes=REDIS_BYTES) as redis, S3Front(s3.port) as front:
         deployment = KafkaDeployment(kafka, redis, front, _BUCKET, folder, bus=bus, secured=secured)
         fill(deployment, s3, folder / "videos")
-        try:
-            processes = [deployment.decoder(), deployment.extractor(), *(deployment.start(name) for name in more)]
-            for process in processes:
-                deployment.joined(process)
+        with deployment.working(*more):
             yield deployment
-            for process in list(deployment.processes):
-                deployment.drain(process)
-        finally:
-            for process in deployment.processes:
-                process.popen.kill()
-                process.popen.wait()

@@ -25,6 +25,7 @@ from essp_master.lifecycle import runner
 from tests.faults.deployment import Run
 from tests.harness.apache_kafka import admin_of
 from tests.harness.brokers import kafka_broker
+from tests.harness.waiting import until
 from tests.kafka.deployment import KafkaDeployment, deployed, set_up
 from tests.soak.deployment import S3_ENVIRONMENT
 
@@ -33,7 +34,7 @@ GROUPS_S = 3.0
 
 @dataclass
 class Figures:
-    """What a run of jobs comes to."""
+    """What was measured over a run of jobs."""
 
     first_clip_s: list[float]
     """Of each job: from its request to its first clip in the hands of a consumer."""
@@ -43,7 +44,7 @@ class Figures:
     topics: list[int]
     control_records: int
 
-    def told(self, part: int = 20) -> str:
+    def summary(self, part: int = 20) -> str:
         """Medians of the first and the last jobs."""
         lines = [
             f"{what}: {median(values[:part]):.2f} s at first, {median(values[-part:]):.2f} s at last"
@@ -58,7 +59,7 @@ class Figures:
 
 
 def run_jobs(deployment: KafkaDeployment, count: int, each: int = 1) -> Figures:
-    """Run jobs one after the other. `each`: look at the broker after every so many."""
+    """Run jobs one after the other. `each`: count groups and topics after this number of jobs."""
     figures = Figures([], [], [], [], 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "_GROUPS_S", GROUPS_S)  # as if a job took ten times as long
@@ -84,7 +85,7 @@ def run_jobs(deployment: KafkaDeployment, count: int, each: int = 1) -> Figures:
                     figures.topics.append(len(admin.list_topics()))
                     print(f"{number}: {figures.first_clip_s[-1]:.2f} s, {figures.whole_s[-1]:.2f} s, "
                           f"{figures.groups[-1]} groups, load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
-            time.sleep(2 * GROUPS_S)
+            until(lambda: not any(".job" in group["group_id"] for group in admin.list_groups()), "their groups stay")
             figures.groups.append(len(admin.list_groups()))
     with closing(open_bus(deployment.kafka.url)) as bus:
         (held,) = bus.held(topics.CONTROL)
@@ -105,7 +106,7 @@ def main() -> None:
     ):
         set_up(kafka.url)
         with deployed(Path(name), kafka, s3, kafka.url.partition("?")[0]) as deployment:
-            print(run_jobs(deployment, count).told())
+            print(run_jobs(deployment, count).summary())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ from essp.cli import main as cli
 from essp.servers.servers import S3Server
 from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, FlowUnavailable
 from essp_common.runtime.login import Login
 from essp_common.wiring import Adapters
 from essp_master.lifecycle import runner
@@ -31,6 +30,8 @@ pytestmark = pytest.mark.integration
 
 FEW_CLIPS_S = 0.15
 """How long the consumers take over a clip, so that a job is in the midst of it for a while."""
+AWAY_S = 3.0
+"""How long a publisher waits for brokers that are away."""
 
 
 @pytest.fixture(scope="module")
@@ -171,12 +172,19 @@ def test_leader_that_dies_is_done_without(secured: ApacheCluster, under_way: Run
         secured.start([lost])
 
 
-def test_two_of_three_brokers_are_away_for_a_while(secured: ApacheCluster, under_way: Run) -> None:
+def test_two_of_three_brokers_are_away_for_a_while(secured: ApacheCluster, under_way: Run, unique: str) -> None:
     """Nothing can be stored meanwhile, and nothing is lost."""
     lost = secured.brokers[1:]
-    for broker in lost:
-        broker.kill()
-    under_way.go()
-    time.sleep(3)
-    secured.start(lost)
+    with closing(KafkaBus.from_url(secured.url)) as bus:
+        bus.ensure_topics({unique: 1})
+        bus.publish(unique, b"", b"before")
+        bus.flush()
+        for broker in lost:
+            broker.kill()
+        under_way.go()
+        bus.publish(unique, b"", b"meanwhile")
+        with pytest.raises(FlowUnavailable):
+            bus.flush(AWAY_S)
+        secured.start(lost)
+        bus.flush()
     under_way.finish()

@@ -110,6 +110,10 @@ def test_on_one_machine_the_cores_bind() -> None:
 def test_pods_are_no_more_than_partitions() -> None:
     assert pods_of(Pool("decoder", 0.01, 64, None)) == (64, 1)
     assert pods_of(Pool("decoder", 0.01, 200, None)) == (50, 4)
+    for partitions in (1, 256):  # ESSP_PARTITIONS
+        pools = planned(rate=2000.0, partitions=partitions).facts["pools"]
+        assert all(pool["pods"] == min(pool["workers"], partitions) for pool in pools)
+    assert any(pool["workers"] > 64 for pool in pools), "more than fit by default"
 
 
 @pytest.mark.parametrize(("ended", "remedy"), [(False, "--seconds"), (True, "more epochs")])

@@ -361,6 +361,15 @@ def test_who_waits_for_a_job_gives_up_a_master_that_stays_away(live: Live, monke
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.0)
     with pytest.raises(Unavailable):
         live.essp("start", str(live.file), "--wait")
+    answers = iter([live.master.status("small")])
+
+    def gone(client: httpx.Client, name: str) -> JobStatus:
+        return next(answers, None) or away(client, name)
+
+    monkeypatch.setattr(cli, "_get", gone)
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    with pytest.raises(Unavailable):
+        live.essp("get", "small", "--watch")
 
 
 def test_stop_asks_first(live: Live) -> None:

@@ -263,9 +263,18 @@ def test_session_timeouts_that_the_broker_refuses(
 )
 def test_topics_that_lose_messages(topic: str, limits: dict[str, Any], level: Level | None, remedy: str) -> None:
     usual = {"retention.ms": -1, "retention.bytes": -1, "cleanup.policy": "delete", "max.message.bytes": 1_048_588}
-    values = {topic: tuple(str(value) for value in (usual | limits).values())}
-    found = [(finding.level, finding.remedy) for finding in kafka.lossy(values, "essp.control")]
-    assert found == ([] if level is None else [(level, f"set {remedy}")])
+    described = {topic: {name: {"value": str(value)} for name, value in (usual | limits).items()}}
+    admin: Any = SimpleNamespace(describe_configs=lambda *_, **__: {"topic": described})
+    found = list(kafka.lossy(kafka.limits_of(admin, [topic]), "essp.control"))
+    assert [(finding.level, finding.remedy) for finding in found] == (
+        [] if level is None else [(level, f"set {remedy}")]
+    )
+
+
+def test_broker_that_tells_no_limits_of_a_topic_is_not_judged_by_them() -> None:
+    described = {"essp.seeds": {name: {"value": None} for name in kafka.LIMITS}}
+    admin: Any = SimpleNamespace(describe_configs=lambda *_, **__: {"topic": described})
+    assert kafka.limits_of(admin, ["essp.seeds"]) == {}
 
 
 @pytest.mark.integration

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from essp.servers import servers
-from essp.servers.servers import FolderServer, KafkaServer, RedisServer, S3Server, Server
+from essp.servers.servers import Address, FolderServer, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Conflict, Unavailable
 from essp_common.objects.s3 import S3Store
 from tests.harness.command_line import essp
@@ -61,6 +62,14 @@ def test_redis_cluster_owns_every_slot(tmp_path: Path) -> None:
         assert b"cluster_slots_ok:16384" in server.execute("CLUSTER", "INFO")
 
 
+@pytest.mark.parametrize("kind", [*KINDS, FolderServer])
+def test_server_comes_up_at_an_address_other_than_the_usual_one(kind: Any, tmp_path: Path) -> None:
+    more = {"folder": tmp_path} if kind is FolderServer else {}
+    with kind(tmp_path, address=Address("127.0.0.2", "127.0.0.2"), **more) as server:
+        assert "127.0.0.2" in server.url
+        assert not accepts(server.port)
+
+
 def test_bucket_is_made_once(tmp_path: Path) -> None:
     with S3Server(tmp_path) as server:
         server.create_bucket("essp")
@@ -102,10 +111,12 @@ def test_objects_in_a_folder_are_there_after_a_restart(
 
 
 def test_redis_asks_for_the_password(tmp_path: Path) -> None:
+    (tmp_path / "essp-redis.conf").touch(0o644)
     with RedisServer(tmp_path, password='p"w') as server:
         assert server.execute("PING") == b"+PONG\r\n"
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.AuthenticationError):
             client.ping()
+    assert (tmp_path / "essp-redis.conf").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
