@@ -17,6 +17,8 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show the pools of a running master, and set their sizes."
 )
 
+Pool = Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)]
+
 
 @app.command("ls")
 def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
@@ -41,9 +43,7 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
 
 @app.command("set")
 def set_pool(
-    name: Annotated[
-        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
-    ],
+    name: Pool,
     min_workers: Annotated[int, typer.Option("--min", help="Minimum number of workers.", min=0)] = 1,
     max_workers: Annotated[int, typer.Option("--max", help="Maximum number of workers.", min=0)] = 64,
     replicas: Annotated[
@@ -59,14 +59,12 @@ def set_pool(
         answer = ask(client, "PUT", path_of("pools", name), json=rule)
     if as_json:
         typer.echo(json.dumps(answer))
-    typer.echo(f"{name}: {_kept(rule)}", err=True)
+    typer.echo(f"{name}: {_kept(answer)}", err=True)
 
 
 @app.command("reset")
 def reset_pool(
-    name: Annotated[
-        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
-    ],
+    name: Pool,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -81,9 +79,7 @@ def reset_pool(
 
 @app.command()
 def pause(
-    name: Annotated[
-        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
-    ],
+    name: Pool,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -94,9 +90,7 @@ def pause(
 
 @app.command()
 def resume(
-    name: Annotated[
-        str, typer.Argument(help="The pool, as `essp pool ls` names it.", autocompletion=completions.pools)
-    ],
+    name: Pool,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,

@@ -36,8 +36,7 @@ def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
     @aside.route
     def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
         """Keep a pool within these bounds, or at this size. This survives a takeover by another master."""
-        keeper().set(name, rule, caller_of(request).name)
-        return rule
+        return keeper().set(name, rule, caller_of(request).name)
 
     @routes.post("/{name}:pause", operation_id="pause_pool", responses=answers_of(401, 403, 404, 415, 422, 502, 503))
     @aside.route

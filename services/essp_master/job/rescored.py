@@ -1,8 +1,7 @@
 """Clips of a predict job that are made and scored again, because a predictor left before it had saved their scores.
 
 A predictor frees the bytes of clips that it has not saved only if it waits for more, so these are few
-(`essp_predictor/stream.py`). The predictor that takes over its
-share asks for them. Pure.
+(`essp_predictor/stream.py`). The predictor that takes over its share asks for them. Pure.
 """
 
 from __future__ import annotations

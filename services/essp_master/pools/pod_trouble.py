@@ -227,9 +227,11 @@ def _unplaced(pod: Any) -> str:
 
 
 def _overdue(pod: Any, now: datetime) -> bool:
-    """Whether the pod should have been gone for a while."""
+    """Whether the pod should have been gone for a while, and only its node can say that it has ended. (One that has
+    ended, or never had a node, may wait for a finalizer.)"""
     gone = pod.metadata.deletion_timestamp
-    return gone is not None and now - gone > _OVERDUE
+    runs = pod.spec and pod.spec.node_name and pod.status and pod.status.phase not in ("Failed", "Succeeded")
+    return bool(runs and gone is not None and now - gone > _OVERDUE)
 
 
 def _unreachable(pod: Any) -> bool:
@@ -247,7 +249,7 @@ def _lost(pod: Any, overdue: bool) -> str:
         return f"{words}; Kubernetes waits some minutes for it before it moves the pod"
     since = pod.metadata.deletion_timestamp
     return (
-        f"{words}: the pod should have been gone at {since:%H:%M:%S}, and Kubernetes creates no other one before "
+        f"{words}: the pod should have been gone at {since:%H:%M:%S} UTC, and Kubernetes creates no other one before "
         f"that is certain; if the node is lost for good, `kubectl delete node {node}`"
     )
 

@@ -104,6 +104,8 @@ class Reconciler:
         self._tell_paused = tell_paused
         self._told_paused: Set[str] | None = None
         """What was last announced to workers; None: nothing yet."""
+        self._telling = threading.Lock()
+        """Held from reading what is paused until it is announced: the newest announcement counts."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
@@ -206,14 +208,16 @@ class Reconciler:
         """Return the bounds of a pool: as set by users or a registration, else as created."""
         return self._book.rule(pool, size)
 
-    def set(self, pool: str, rule: PoolRule, by: str) -> None:
-        """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`, `ConfigError`."""
+    def set(self, pool: str, rule: PoolRule, by: str) -> PoolRule:
+        """Set the bounds of a pool, or a fixed size; they outlive this master. A rule that does not say whether the
+        pool is paused leaves that as it is. Returns the whole rule. Raises `NotFound`, `ConfigError`."""
         size = self._existing(pool)
         if "paused" not in rule.model_fields_set:
             rule = rule.model_copy(update={"paused": self._book.rule(pool, size).paused})
         self._book.set(pool, rule, by)
         lasts = "" if self._book.lasting else " until this master ends; ESSP_STATE would keep it"
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
+        return rule
 
     def pause(self, pool: str, by: str) -> PoolRule:
         """Let the workers of a pool take nothing new. Raises as `set`."""
@@ -261,10 +265,11 @@ class Reconciler:
 
     def _follow_pauses(self) -> None:
         """Tell the workers which pools are paused, if that is new."""
-        paused = self._book.paused()
-        if paused != self._told_paused:
-            self._tell_paused(paused)
-            self._told_paused = paused
+        with self._telling:
+            paused = self._book.paused()
+            if paused != self._told_paused:
+                self._tell_paused(paused)
+                self._told_paused = paused
 
     def _follow_rule(self, pool: str, sentence: str) -> None:
         """Report the new rule of a pool, and apply it."""

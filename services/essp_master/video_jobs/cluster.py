@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -80,17 +80,19 @@ class VideoJobApi:
 
     def write_spec(self, found: VideoJob, spec: Body) -> VideoJob:
         """Give it another specification, unless it has changed in the meantime."""
-        gone = dict.fromkeys(found.spec.keys() - spec.keys())
-        return self._patch(found, {"spec": {**gone, **spec}})
+        return self._patch(found, {"spec": _difference(found.spec, spec)})
 
     def write_status(self, found: VideoJob, status: Body) -> VideoJob | None:
         """Replace its status. Returns None if it is gone."""
-        gone = dict.fromkeys(found.status.keys() - status.keys())
         written: VideoJob | None = None
         with answers(missing_ok=True):
             written = VideoJob.from_dict(
                 self._custom.patch_namespaced_custom_object_status(
-                    *self._where, found.metadata.name, {"status": {**gone, **status}}, **_MERGE, **_WRITES
+                    *self._where,
+                    found.metadata.name,
+                    {"status": _difference(found.status, status)},
+                    **_MERGE,
+                    **_WRITES,
                 )
             )
         return written
@@ -126,3 +128,14 @@ class VideoJobApi:
                     *self._where, found.metadata.name, body, **_MERGE, **_WRITES
                 )
             )
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Body:
+    """The merge patch (RFC 7396) that makes `after` of `before`: it keeps what it does not name, at every depth."""
+    gone: Body = dict.fromkeys(before.keys() - after.keys())
+    inner = {
+        name: _difference(before[name], value)
+        for name, value in after.items()
+        if isinstance(value, Mapping) and isinstance(before.get(name), Mapping)
+    }
+    return {**gone, **after, **inner}

@@ -171,7 +171,7 @@ class VideoJobs:
         uids = {found.metadata.uid for found in present}
         for notes in (self._refused, self._leaving, self._written):
             for uid in [uid for uid in list(notes) if uid not in uids]:
-                notes.pop(uid)  # in place: others are noted meanwhile
+                notes.pop(uid, None)  # in place: others are noted, or forgotten, meanwhile
         if self._mirrors:
             self._mirror()
         for found in present:
@@ -327,9 +327,11 @@ class VideoJobs:
     def _follow(self, found: VideoJob) -> None:
         """Let a VideoJob that the master made for a job say what the job is now."""
         try:
-            self._noted(self._api.write_spec(found, mirrored_spec(self._jobs.present(found.job))))
+            found = self._noted(self._api.write_spec(found, mirrored_spec(self._jobs.present(found.job))))
         except PermanentError:  # it is another job by now, and a VideoJob belongs to one job only
             self._forget(found)
+            return
+        self._accept(found)  # at once: else its new generation would undo what a request changes meanwhile
 
     def _forget(self, found: VideoJob) -> None:
         """Remove a VideoJob that the master made, and nothing else."""

@@ -14,7 +14,7 @@ from essp_common.artifacts.history import History
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, PermanentError, Unavailable
-from essp_common.job.spec import PredictorSpec
+from essp_common.job.spec import JobSpec, PredictorSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed, run_of
 from essp_common.objects.numbered_log import numbered
@@ -437,13 +437,18 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     assert next(event.id for event in master.events("small", after=status.first_event)) == status.first_event + 1
 
 
+def prediction_in(folder: Path) -> tuple[JobSpec, str]:
+    """A prediction, and the model that it is of."""
+    job = make_job(folder)
+    model = manifest_at(f"file://{folder}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
+    return job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)}), model
+
+
 def test_a_prediction_is_of_the_model_that_was_there_when_it_began(
     adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
 ) -> None:
     """The predictor may read it much later, and where it resumes has to be where the master begins."""
-    job = make_job(tmp_path)
-    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
-    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    job, model = prediction_in(tmp_path)
     master, fleet = master_over(adapters), fleet_of(job)
     master.start(job)
     run_to_rest(master, fleet)
@@ -456,9 +461,7 @@ def test_a_prediction_is_of_the_model_that_was_there_when_it_began(
 
 
 def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
-    job = make_job(tmp_path)
-    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
-    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    job, _ = prediction_in(tmp_path)
     master, fleet = master_over(adapters), fleet_of(job)
     master.start(job)
     run_to_rest(master, fleet)
@@ -476,9 +479,7 @@ def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
 ) -> None:
     """However soon: the predictor that had it may not have removed the saved scores yet, and does so later. One that
     was stopped goes on."""
-    job = make_job(tmp_path)
-    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
-    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    job, model = prediction_in(tmp_path)
     master, fleet = master_over(adapters), fleet_of(job)
     master.start(job)
     run_to_rest(master, fleet)
@@ -503,9 +504,7 @@ def test_clips_that_wait_for_predictors_and_those_that_one_has_lost_are_shown(
     adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("essp_master.service._TICK_S", 0)
-    job = make_job(tmp_path)
-    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
-    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    job, _ = prediction_in(tmp_path)
     master, fleet = master_over(adapters), fleet_of(job)
     master.start(job)
     run_to_rest(master, fleet)

@@ -65,5 +65,6 @@ def test_what_was_set_is_forgotten(url: str, bench: ReconcilerBench) -> None:
 def test_a_pool_is_paused_and_resumed(url: str, bench: ReconcilerBench) -> None:
     assert "decoder: 1 to 64, paused" in pool(url, "pause", "decoder")
     assert "paused" in pool(url, "ls")
+    assert "at 2, paused" in pool(url, "set", "decoder", "--replicas", "2"), "and it stays so"
     assert not json.loads(pool(url, "resume", "decoder", "--json").splitlines()[0])["paused"]
     assert bench.told == [{"decoder"}, set()]

@@ -326,6 +326,11 @@ def test_requests_that_contradict_a_video_job_are_refused(bench: Bench) -> None:
         claims.check_remove("other")
 
 
+def lr_of(bench: Bench) -> float | None:
+    """What the VideoJob says, once it is what the job has."""
+    return found.wanted.trainers["rgb"].optimizer.lr if (found := bench.found) and found.accepted else None
+
+
 def test_a_job_of_a_request_has_a_video_job_that_follows_it_if_asked_for(bench: Bench) -> None:
     master = started_by_request(bench)
     with bench.following(mirrors=True):
@@ -336,10 +341,18 @@ def test_a_job_of_a_request_has_a_video_job_that_follows_it_if_asked_for(bench: 
         master.change(NAME, {"epochs": 3})
         bench.until(lambda: bench.found and bench.found.spec.get("epochs") == 3 and bench.found.accepted)
         bench.claims.check_change(NAME, ["epochs"])
+        default = bench.job.trainers["rgb"].optimizer.lr
+        master.change(NAME, {LR: 0.5})
+        bench.until(lambda: lr_of(bench) == 0.5)
+        master.change(NAME, {LR: default})  # which its VideoJob leaves out
+        bench.until(lambda: lr_of(bench) == default)
+        master.change(NAME, {"epochs": 4})
+        bench.until(lambda: bench.found and bench.found.spec.get("epochs") == 4 and bench.found.accepted)
+        assert master.present(NAME).trainers["rgb"].optimizer.lr == default
         bench.delete()
         bench.until(lambda: bench.found is None)
         assert master.state(NAME) is JobState.STOPPED
-        started_by_request(bench, epochs=3)
+        started_by_request(bench, epochs=4)
         bench.until_accepted()
         master.stop(NAME)
         bench.until_phase("Stopped")

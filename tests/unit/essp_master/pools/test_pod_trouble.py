@@ -173,9 +173,11 @@ def test_a_node_that_does_not_answer_is_named() -> None:
     leaves = _pod("Running", gone=_ago(5))
     assert shortage_of(job, [leaves], NOW) == ""
     stuck = _pod("Running", gone=_ago(60))
-    assert "should have been gone at 11:59:00" in shortage_of(job, [stuck], NOW)
+    assert "should have been gone at 11:59:00 UTC" in shortage_of(job, [stuck], NOW)
     assert "`kubectl delete node node2`" in shortage_of(job, [stuck], NOW)
     assert trouble_of([stuck], NOW, "resources", lacks=True) == ""
+    ended, unplaced = _pod("Succeeded", gone=_ago(60)), _pod("Pending", node="", gone=_ago(60))
+    assert shortage_of(job, [ended, unplaced], NOW) == "", "a finalizer holds them, and no node is to blame"
 
 
 def test_what_the_platform_says_is_bounded() -> None:

@@ -314,7 +314,7 @@ def test_a_pause_is_told_and_outlives_the_master(store: ObjectStore) -> None:
     bench.reconciler.step()
     assert bench.reconciler.pause("decoder", "ann").paused
     bench.reconciler.step()
-    bench.reconciler.set("decoder", FIXED, "bob")
+    assert bench.reconciler.set("decoder", FIXED, "bob").paused
     assert bench.told == [set(), {"decoder"}], "whoever sets its size does not resume it"
     assert [kind for kind, _ in bench.book.troubles()] == [Kind.PAUSED]
     successor = bench_over(store, decoder=2)
