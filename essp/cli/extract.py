@@ -234,7 +234,7 @@ def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None
     store, key = Stores(settings.stores).resolve(catalog)
     try:
         before = read_catalog(store, key, ()).source
-    except (NotFound, ConfigError):  # a file that is no catalog is for `build` to refuse
+    except (NotFound, ConfigError):  # a file that is not a catalog is for `build` to refuse
         before = uri
     if before != uri:
         raise ConfigError(
