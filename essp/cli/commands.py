@@ -193,7 +193,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job pause": ("essp job pause catalog",),
     "job resume": ("essp job resume catalog",),
     "job stop": ("essp job stop catalog --yes",),
-    "job rm": ("essp job rm catalog --dry-run", "essp job rm catalog --yes"),
+    "job rm": ("essp job rm runs/first --dry-run", "essp job rm catalog --yes"),
     "job priority": ("essp job priority catalog 10", "essp job priority catalog -5"),
     "job set": (
         "essp job set catalog trainers.rgb.optimizer.lr=0.001",

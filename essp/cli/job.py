@@ -1,4 +1,5 @@
-"""`essp job`: start, watch, change, pause, resume and stop jobs of a running master, over REST.
+"""`essp job`: start, watch, change, pause, resume and stop jobs of a running master, over REST. `why`, `dump` and `rm`
+also take the output of a job that ran without a master.
 
 The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are the same as for `essp`, and also
 5: the token is missing, wrong, or lacks the permission; 7: `wait` timed out.
@@ -10,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +27,7 @@ from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.cli.job_history import dump, why
+from essp.cli.job_output import names_output
 from essp.cli.rest import (
     SERVER,
     TIMEOUT_S,
@@ -41,13 +44,17 @@ from essp.cli.rest import (
     unreachable,
 )
 from essp.cli.view import open_view
+from essp.embedded.removal import has_ended, removal_in, remove_output
 from essp.job_file import placed_part, read_part
-from essp_common.artifacts.removal import OfAnotherJob
+from essp.uris import as_uri, shown
+from essp_common.artifacts.removal import OfAnotherJob, Removal
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.job.settings import changes_of, parse_settings
 from essp_common.job.status import JobState, JobStatus, JobSummary
 from essp_common.job.usage import Usage
 from essp_common.quantities import counted, percent, size
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
 
 app = typer.Typer(
     add_completion=False,
@@ -190,41 +197,67 @@ def stop(
 
 @app.command("rm")
 def remove(
-    name: Name,
+    job: Annotated[
+        str, typer.Argument(help="A job of the master, or the output of one that ran without a master: folder or URI.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     yes: Yes = False,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remove a job that has ended: what it has left in its output, and its place in the list.
+    """Remove a job that has ended: what it has left in its output, and its place in the master's list.
 
     Files that ESSP did not write stay. A job from which another one takes weights, a model, videos or records is not
-    removed.
+    removed. For the output of a job that ran without a master, that is known of the jobs whose outputs are next to it.
     """
-    if "/" in name:
-        raise ConfigError(
-            f"{name} is a folder; give the name of a job of the master. To remove a job that ran without a master, "
-            "remove its folder, unless another job takes weights from it",
-            field="NAME",
-            code="unsupported",
-        )
+    if names_output(job):
+        found = _remove_output(as_uri(job), dry_run, yes)
+    else:
+        found = _remove_from_master(job, dry_run, yes, server, token)
+    typer.echo(json.dumps(found) if as_json else _removal(found, "would be removed" if dry_run else "removed"))
+
+
+def _remove_from_master(name: str, dry_run: bool, yes: bool, server: str, token: str) -> dict[str, Any]:
     with connect(server, token) as client:
         path = path_of("jobs", name)
-        found = ask(client, "DELETE", path, params={"dry_run": "true"})
+        found: dict[str, Any] = ask(client, "DELETE", path, params={"dry_run": "true"})
         if not dry_run:
             if not yes:
                 typer.echo(_removal(found, "would be removed"), err=True)
                 confirm(f"Remove job {name}?")
             found = ask(client, "DELETE", path)
-    typer.echo(json.dumps(found) if as_json else _removal(found, "would be removed" if dry_run else "removed"))
+    return found
+
+
+def _remove_output(uri: str, dry_run: bool, yes: bool) -> dict[str, Any]:
+    stores = Stores(Settings().stores)
+    found = _document(removal_in(uri, stores))
+    if dry_run:
+        return found
+    if not yes:
+        typer.echo(_removal(found, "would be removed"), err=True)
+        open_still = "" if has_ended(uri, stores) else " It has not ended: if a master runs it, stop it first."
+        confirm(f"Remove job {found['job']}?{open_still}")
+    return _document(remove_output(uri, stores, partial(typer.echo, err=True)))
+
+
+def _document(removal: Removal) -> dict[str, Any]:
+    """A removal, as REST says it."""
+    return {
+        "job": removal.job,
+        "output": removal.uri,
+        "objects": len(removal.keys),
+        "bytes": removal.bytes,
+        "kept": list(removal.kept),
+    }
 
 
 def _removal(found: dict[str, Any], done: str) -> str:
     """What a removal removes, in a sentence."""
     what = f"{counted(found['objects'], 'object')}, {size(found['bytes'])}" if found["objects"] else "nothing was left"
     kept = f"; {counted(len(found['kept']), 'file')} of yours stay" if found["kept"] else ""
-    return f"job {found['job']} {done} from {found['output']}: {what}{kept}"
+    return f"job {found['job']} {done} from {shown(found['output'])}: {what}{kept}"
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.job_copy import JOB, is_copy
 from essp_common.artifacts.layout import Kind
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
@@ -167,6 +168,16 @@ def remove(output: ObjectStore, removal: Removal) -> None:
     for key in removal.keys:
         if lies_within(output, key):  # a folder may have become a link since
             output.delete(key)
+
+
+def remove_job(output: ObjectStore, removal: Removal) -> None:
+    """Remove what `removal_of` found, and all that says that this is the output of a job. An interrupted removal can be
+    repeated."""
+    remove(output, removal)
+    if is_copy(output):
+        output.delete(JOB)
+    output.delete(layout.OWNER)
+    output.delete(layout.SPEC)  # last: until then this is an output
 
 
 def _is_of(spec: JobSpec, key: str) -> bool:

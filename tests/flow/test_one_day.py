@@ -36,3 +36,9 @@ def test_variations_are_run_compared_and_repeated(make_job: MakeJob, tmp_path: P
     assert {(row["job"], row["phase"]) for row in curves} >= {("day", "train"), ("lr5", "validation")}
     story = json.loads(essp("job", "why", other, "0", "--json").stdout)
     assert story
+
+    done = essp("job", "rm", other, "--yes", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["kept"]) == (0, [])
+    left = {path.relative_to(other).parts[0] for path in Path(other).rglob("*") if path.is_file()}
+    assert left == {"fences"}
+    assert essp("export", "curves", base).exit_code == 0

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.job_copy import JOB, is_copy
-from essp_common.artifacts.removal import Holder, Removal, holder_of, removal_of, remove
+from essp_common.artifacts.dependents import taken_from
+from essp_common.artifacts.removal import Holder, Removal, holder_of, removal_of, remove_job
 from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
-from essp_common.job.trainer_spec import names_place
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Control
@@ -77,11 +76,7 @@ class JobRemoval:
             self._check_unused(name, output, asked)
             removal = removal_of(store)
             if removal is not None:
-                remove(store, removal)
-            if is_copy(store):
-                store.delete(JOB)
-            store.delete(layout.OWNER)
-            store.delete(layout.SPEC)  # last: until then an interrupted removal can be repeated
+                remove_job(store, removal)
             self._forget(name, store)
         return _removed(name, output, removal)
 
@@ -122,12 +117,11 @@ class JobRemoval:
 
     def _check_unused(self, name: str, output: str, asked: Asked) -> None:
         for other, team, spec in self._others(name):
-            for field, uri in stands_on(spec):
-                if f"{uri.rstrip('/')}/".startswith(f"{output.rstrip('/')}/"):
-                    whose = f"job {other}" if asked.sees(team) else "a job of another team"
-                    raise Conflict(
-                        f"{whose} stands on job {name}: its {field} is {uri}; remove that job first, or keep both"
-                    )
+            for field, uri in taken_from(output, spec):
+                whose = f"job {other}" if asked.sees(team) else "a job of another team"
+                raise Conflict(
+                    f"{whose} stands on job {name}: its {field} is {uri}; remove that job first, or keep both"
+                )
 
     def _others(self, name: str) -> Iterator[tuple[str, str, JobSpec]]:
         """The other jobs that the master knows: name, team and specification. Raises `Unavailable`."""
@@ -166,20 +160,6 @@ class JobRemoval:
             runner.dispatch.publish_again(last)
             runner.jobs.forget(name)
             runner.history.forget(name)
-
-
-def stands_on(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """What a job takes from elsewhere: each field of the job with its URI."""
-    if spec.fused_model is not None:
-        yield spec.fused_model
-    if spec.extract is not None and spec.extract.weights and names_place(spec.extract.weights):
-        yield "extract.weights", spec.extract.weights
-    for name, trainer in spec.trainers.items():
-        if trainer.weights and names_place(trainer.weights):
-            yield f"trainers.{name}.weights", trainer.weights
-    for field in ("catalog", "records", "records_validation", "records_test"):
-        if uri := getattr(spec.data, field):
-            yield f"data.{field}", uri
 
 
 def _removed(name: str, output: str, removal: Removal | None) -> RemovedJob:

@@ -263,11 +263,6 @@ def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
     ]
 
 
-def test_a_folder_is_not_a_job_of_a_master(live: Live) -> None:
-    with refused("NAME", "unsupported"):
-        live.essp("rm", "runs/first", "--yes")
-
-
 def test_a_start_that_takes_longer_than_any_request_is_asked_for_until_it_is_answered(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
