@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from tests.harness.waiting import until
 from tests.integration.fleet import Process
 
 _BUCKET = "essp-kafka"
+EACH = "User:essp-{service}"
+"""A user for each service."""
 _OPTIONS = f"session_timeout_ms=6000&connect_timeout_ms={CONNECT_TIMEOUT_MS}"
 
 
@@ -66,20 +68,21 @@ class KafkaDeployment(Deployment):
         return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
 
 
-def secure(cluster: ApacheCluster, password: Callable[[str], str]) -> None:
-    """Make a user for each service, `essp-SERVICE`, with exactly the rights of `essp setup --acls`, and the topics, as
-    one who may. `password`: of the user of a service."""
+def secure(cluster: ApacheCluster, passwords: Mapping[str, str], principal: str = EACH) -> None:
+    """Make users, with exactly the rights of `essp setup --acls --principal PRINCIPAL`, and the topics, as one of them.
+    `passwords`: by user."""
+    user = principal.removeprefix("User:").replace("{service}", "setup")
     with pytest.MonkeyPatch.context() as patch, admin_of(cluster.url) as admin:
         admin.alter_user_scram_credentials(
             [
-                UserScramCredentialUpsertion(f"essp-{service}", ScramMechanism.SCRAM_SHA_512, password(service))
-                for service in (*sorted(topics.SERVICES), "setup")
+                UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, password)
+                for name, password in passwords.items()
             ]
         )
         patch.setenv("ESSP_BUS", cluster.login_url)
-        patch.setenv("ESSP_BUS_USER", "essp-setup")
-        patch.setenv("ESSP_BUS_PASSWORD", password("setup"))
-        give(admin, grants(essp("setup", "--acls").stdout))
+        patch.setenv("ESSP_BUS_USER", user)
+        patch.setenv("ESSP_BUS_PASSWORD", passwords[user])
+        give(admin, grants(essp("setup", "--acls", "--principal", principal).stdout))
         assert essp("setup", "--feature", "flow").exit_code == 0
     until(cluster.whole)
 

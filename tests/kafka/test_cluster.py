@@ -32,7 +32,7 @@ AWAY_S = 3.0
 
 @pytest.fixture(scope="module")
 def secured(cluster: ApacheCluster) -> ApacheCluster:
-    secure(cluster, password_of)
+    secure(cluster, {f"essp-{user}": password_of(user) for user in (*topics.SERVICES, "setup")})
     return cluster
 
 
