@@ -4,9 +4,9 @@
         --node worker2 --kill-node 'docker kill worker2' --start-node 'docker start worker2' \\
         --kill-api COMMAND --start-api COMMAND --out docs/witness.json
 
-Three brokers of Apache Kafka, Redis and S3 run on this machine, where pods reach them at `--address`. The chart logs in
-to Kafka as a user who has exactly the rights that `essp setup --acls` prints. It installs two masters and two of each
-worker, and a trainer has a rank on each node. The commands do what only whoever runs the cluster knows how to do.
+Three brokers of Apache Kafka, Redis and S3 run on this machine, where pods reach them at `--address`. Each service logs
+in to Kafka as its own user, with exactly the rights that `essp setup --acls` prints. The chart installs two masters and
+two of each worker, and a trainer has a rank on each node. The commands do what only whoever runs the cluster knows.
 
 The result has to be that of the same job in this process, with as many ranks, bit for bit; nothing may be left; and
 `essp audit` must find all that ESSP promises. What was seen becomes a JSON file, and a picture beside it of the same
@@ -36,6 +36,7 @@ from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.servers.servers import Address, FolderServer, RedisServer, free_port
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
+from essp_common import topics
 from essp_common.artifacts.fused_model import MANIFEST
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.messages.control import ControlFeed
@@ -62,8 +63,6 @@ from tests.soak.deployment import S3_ENVIRONMENT
 JOB = "witness"
 BUCKET = "essp-witness"
 NAMESPACE = "essp-witness"
-USER = "essp"
-"""Of the chart in Kafka."""
 RANKS = {"rgb": 2, "flow": 1}
 """Ranks of each trainer; the chart makes a pod for each, and spreads them over the nodes."""
 REDIS_BYTES = 128 * 2**20
@@ -131,12 +130,17 @@ def result(stores: Stores, output: str) -> dict[str, Any]:
 class Servers:
     """Kafka, Redis and S3, which pods reach at an address of this machine."""
 
-    def __init__(self, folder: Path, address: str, password: str) -> None:
+    def __init__(self, folder: Path, address: str) -> None:
         there = Address(address, address)
+        self.password = secrets.token_hex(16)
+        """Of Redis; also the token of the API."""
+        self.passwords = {service: secrets.token_hex(16) for service in (*topics.SERVICES, "setup")}
+        """In Kafka."""
         self.kafka = ApacheCluster(folder / "kafka", settings=SECURED, login_host=address)
-        self.redis = RedisServer(folder, free_port(), maxmemory_bytes=REDIS_BYTES, address=there, password=password)
+        self.redis = RedisServer(
+            folder, free_port(), maxmemory_bytes=REDIS_BYTES, address=there, password=self.password
+        )
         self.s3 = FolderServer(folder, folder=folder / "objects", address=there)
-        self.password = password
 
     def store(self) -> str:
         """The URL of the store."""
@@ -148,8 +152,9 @@ class Servers:
             "kafka": {
                 "servers": self.kafka.logins,
                 "sasl": "SCRAM-SHA-512",
-                "user": USER,
-                "existingSecret": "essp-login",
+                "user": "essp-{service}",
+                "existingSecret": "essp-kafka",
+                "secretKey": "{service}",
             },
             "redis": {"server": f"{self.redis.address.name}:{self.redis.port}", "passwordSecret": "essp-login"},
             "s3": {"buckets": [BUCKET], "endpoint": self.s3.url, "region": "us-east-1", "existingSecret": "essp-s3"},
@@ -170,7 +175,7 @@ class Servers:
         """Start them, with users, topics, and a labelled set; gives the URI of what holds the set."""
         with self.kafka, self.redis, self.s3:
             self.s3.create_bucket(BUCKET)
-            secure(self.kafka, {USER: self.password}, f"User:{USER}")
+            secure(self.kafka, {f"essp-{service}": password for service, password in self.passwords.items()})
             root = f"s3://{BUCKET}"
             store = Stores((self.store(),)).under(root)
             for path in sorted(folder.rglob("*.*")):
@@ -224,8 +229,7 @@ def run(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     embedded(spec)
     expected = result(Stores(("file:///",)), spec.output)
 
-    password = secrets.token_hex(16)
-    servers = Servers(folder, asked.address, password)
+    servers = Servers(folder, asked.address)
     checks: list[dict[str, Any]] = []
 
     def check(what: str, found: object, wanted: object) -> None:
@@ -235,7 +239,10 @@ def run(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with administrator() as api, servers.running(folder / "videos") as root:
         api.timeout = httpx.Timeout(_REQUEST_S)
         release = Release(api, Helm.unpacked(folder / "helm"), NAMESPACE)
-        with installed(release, servers, folder / "logs"), closing(Cluster(release, JOB, RANKS, password)) as cluster:
+        with (
+            installed(release, servers, folder / "logs"),
+            closing(Cluster(release, JOB, RANKS, servers.password)) as cluster,
+        ):
             print("installed", flush=True)
             until(release.up, "pools are not up")
             cluster.ask("GET", "/readyz")
@@ -264,7 +271,7 @@ def run(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
             check("fused model, as embedded", found["model"] == expected["model"], True)
             ranks = {lane for lane in timeline.lanes if lane.startswith("rgb rank")}
             check("nodes with ranks of rgb", len({lane.partition(" on ")[2] for lane in ranks}), 2)
-            check("essp audit", audited(cluster.url, password, servers.store()), {"holds": 7})
+            check("essp audit", audited(cluster.url, servers.password, servers.store()), {"holds": 7})
             check("requests that the brokers denied", servers.denials(), [])
             check("keys in Redis", int(servers.redis.execute("DBSIZE").strip()[1:]), 0)
             with admin_of(servers.kafka.url) as admin:
@@ -288,11 +295,12 @@ def installed(release: Release, servers: Servers, logs: Path) -> Iterator[None]:
     api.post("/api/v1/namespaces", json={"metadata": {"name": NAMESPACE, "labels": labels}}).raise_for_status()
     try:
         secret(release, "essp-login", password=servers.password, token=servers.password)
+        secret(release, "essp-kafka", **servers.passwords)
         secret(release, "essp-s3", AWS_ACCESS_KEY_ID="any", AWS_SECRET_ACCESS_KEY="any")
         release.install(values(servers), case=None)
         yield
         release.uninstall()
-        for name in ("essp-login", "essp-s3"):
+        for name in ("essp-login", "essp-kafka", "essp-s3"):
             api.delete(release.path("Secret", name)).raise_for_status()
         until(lambda: not release.left(), "something is left")
     except BaseException:

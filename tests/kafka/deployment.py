@@ -25,8 +25,6 @@ from tests.harness.waiting import until
 from tests.integration.fleet import Process
 
 _BUCKET = "essp-kafka"
-EACH = "User:essp-{service}"
-"""A user for each service."""
 _OPTIONS = f"session_timeout_ms=6000&connect_timeout_ms={CONNECT_TIMEOUT_MS}"
 
 
@@ -68,10 +66,9 @@ class KafkaDeployment(Deployment):
         return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
 
 
-def secure(cluster: ApacheCluster, passwords: Mapping[str, str], principal: str = EACH) -> None:
-    """Make users, with exactly the rights of `essp setup --acls --principal PRINCIPAL`, and the topics, as one of them.
-    `passwords`: by user."""
-    user = principal.removeprefix("User:").replace("{service}", "setup")
+def secure(cluster: ApacheCluster, passwords: Mapping[str, str]) -> None:
+    """Make the topics, and a user for each service, with exactly the rights of `essp setup --acls`. `passwords`: by
+    user."""
     with pytest.MonkeyPatch.context() as patch, admin_of(cluster.url) as admin:
         admin.alter_user_scram_credentials(
             [
@@ -80,9 +77,9 @@ def secure(cluster: ApacheCluster, passwords: Mapping[str, str], principal: str 
             ]
         )
         patch.setenv("ESSP_BUS", cluster.login_url)
-        patch.setenv("ESSP_BUS_USER", user)
-        patch.setenv("ESSP_BUS_PASSWORD", passwords[user])
-        give(admin, grants(essp("setup", "--acls", "--principal", principal).stdout))
+        patch.setenv("ESSP_BUS_USER", "essp-setup")
+        patch.setenv("ESSP_BUS_PASSWORD", passwords["essp-setup"])
+        give(admin, grants(essp("setup", "--acls").stdout))
         assert essp("setup", "--feature", "flow").exit_code == 0
     until(cluster.whole)
 
