@@ -175,7 +175,7 @@ securityContext:
 - secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
 {{- end }}
 {{- if and (eq .server "kafka") $its.existingSecret }}
-- secret: {name: {{ $its.existingSecret }}, items: [{key: {{ replace "{service}" .who $its.secretKey | quote }}, path: password}]}
+- secret: {name: {{ $its.existingSecret }}, items: [{key: {{ replace "{service}" .who $its.secretKey }}, path: password}]}
 {{- end }}
 {{- if and (eq .server "s3") $its.credentialsSecret }}
 - secret: {name: {{ $its.credentialsSecret }}, items: [{key: credentials, path: credentials}]}
