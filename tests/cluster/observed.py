@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -18,11 +19,13 @@ from essp_common.pb.v1.messages_pb2 import Progress
 from essp_common.wiring import open_bus
 from tests.chart.rendering import Object
 from tests.cluster.release import Release
-from tests.cluster.timeline import AWAY, LEADS, READY, Timeline
+from tests.cluster.timeline import AWAY, LEADS, READY, UNKNOWN, Timeline
 
 STUCK_S = 900.0
 LOOK_S = 0.5
-_REQUEST_S = 3.0
+_REQUEST_S = 5.0
+_RENEWED = timedelta(seconds=8)
+"""A leader renews its lease every two seconds."""
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -49,14 +52,14 @@ class Cluster:
         self._api: httpx.Client | None = None
         self._forwarding = ExitStack()
 
-    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Ask the master, for as long as it takes until one answers."""
+    def ask(self, method: str, path: str, timeout_s: float = _REQUEST_S, **more: Any) -> httpx.Response:
+        """Ask the master, again and again until one answers within that time."""
         deadline = time.monotonic() + STUCK_S
         while True:
             try:
                 if self._api is None:
                     self._api = self._forwarding.enter_context(self.release.forwarded(self._token))
-                answer = self._api.request(method, path, timeout=_REQUEST_S, **more)
+                answer = self._api.request(method, path, timeout=timeout_s, **more)
                 if answer.status_code != 503:  # no master leads
                     return answer
             except httpx.HTTPError:
@@ -81,33 +84,42 @@ class Cluster:
         return found
 
     def leader(self) -> str:
-        """Address of the pod that holds the lease; empty if none does."""
+        """Address of the pod that holds the lease, and has renewed it lately; empty if none does."""
         lease = self.release.api.get(
             f"/apis/coordination.k8s.io/v1/namespaces/{self.release.namespace}/leases/essp-master"
         )
         if lease.status_code == 404:
             return ""
-        holder = lease.raise_for_status().json()["spec"].get("holderIdentity") or ""
+        spec = lease.raise_for_status().json()["spec"]
+        holder = spec.get("holderIdentity") or ""
+        if not holder or datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"]) > _RENEWED:
+            return ""  # it died, and its pod, which is there again, has the same address
         return holder.partition("//")[2].partition(":8080")[0]
 
     def pods(self) -> list[Object]:
         """Those that have a node."""
-        return [pod for pod in self.release.pods({"app.kubernetes.io/part-of": "essp"}) if "nodeName" in pod["spec"]]
+        return [pod for pod in self.release.pods({"app.kubernetes.io/name": "essp"}) if "nodeName" in pod["spec"]]
 
     def look(self) -> None:
         """Note what is up, as the API server has it."""
+        states = {lane: AWAY for lane in self.timeline.lanes if " on " in lane}
+        for node in self.release.api.get("/api/v1/nodes").raise_for_status().json()["items"]:
+            states[node["metadata"]["name"]] = READY if ready(node) else AWAY
         leader = self.leader()
-        states: dict[str, int] = {lane: AWAY for lane in self.timeline.lanes if " on " in lane}
-        for pod in self.pods():
+        for pod in sorted(self.pods(), key=lane_of):
             lane = lane_of(pod)
             state = READY if ready(pod) else AWAY
             if state == READY and pod["status"].get("podIP") == leader:
                 state = LEADS
             states[lane] = max(state, states.get(lane, AWAY))
-        for lane, state in states.items():
+        for lane, state in {"API server": READY, **states}.items():
             self.timeline.note(lane, state)
-        for node in self.release.api.get("/api/v1/nodes").raise_for_status().json()["items"]:
-            self.timeline.note(f"node {node['metadata']['name']}", READY if ready(node) else AWAY)
+
+    def look_in_vain(self) -> None:
+        """Note that the API server does not answer."""
+        self.timeline.note("API server", AWAY)
+        for lane in [lane for lane in self.timeline.lanes if " on " in lane]:
+            self.timeline.note(lane, UNKNOWN)
 
     def is_whole(self) -> bool:
         """Whether all pods are ready, those of trainers that are not done included."""
@@ -182,6 +194,5 @@ class Watch:
         while not self._over.wait(1.0):
             try:
                 self._cluster.look()
-                self._cluster.timeline.note("API server", READY)
             except httpx.HTTPError:
-                self._cluster.timeline.note("API server", AWAY)
+                self._cluster.look_in_vain()

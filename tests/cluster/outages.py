@@ -34,7 +34,7 @@ class Faults:
         self, kafka: ApacheCluster, cluster: Cluster, watch: Watch, commands: Commands, between: int, away_s: float
     ) -> None:
         """`between`: clips from the end of a fault to the next. `away_s`: how long a broker and the API server are
-        dead."""
+        dead; the node until Kubernetes notices, if that takes longer."""
         self._kafka = kafka
         self._cluster = cluster
         self._watch = watch
@@ -103,6 +103,7 @@ class Faults:
 
     def _node(self) -> None:
         _run(self._commands.kill_node)
+        time.sleep(self._away_s)
         until(lambda: not self._node_is_ready(), "the node is still up")
         _run(self._commands.start_node)
         until(self._node_is_ready, "the node does not come back")

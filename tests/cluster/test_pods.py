@@ -118,4 +118,4 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     assert all(release.api.get(release.path("Pod", name, "log")).text for name in names), "logs of what is over"
 
     release.uninstall()
-    until(lambda: not release.pods({"app.kubernetes.io/part-of": "essp"}), "pods are left")
+    until(lambda: not release.pods({"app.kubernetes.io/name": "essp"}), "pods are left")

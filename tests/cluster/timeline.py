@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-AWAY, READY, LEADS = 0, 1, 2
+UNKNOWN, AWAY, READY, LEADS = -1, 0, 1, 2
 """States of a lane: of a server, a node or a pod; one of several masters leads."""
-_COLOURS = {READY: "#8fb8de", LEADS: "#1f5fa8"}
+_COLOURS = {UNKNOWN: "#dddddd", READY: "#8fb8de", LEADS: "#1f5fa8"}
 _LANE = 0.7
 _STYLE: Any = {"svg.hashsalt": "essp", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
 
@@ -89,12 +89,13 @@ class Timeline:
             "seconds": self.end_s,
             "outages": [asdict(outage) for outage in self.outages],
             "trained": self.trained,
-            "lanes": {name: lane.changes for name, lane in sorted(self.lanes.items())},
+            "lanes": {name: lane.changes for name, lane in self.lanes.items()},
         }
 
 
 def drawn(run: Mapping[str, Any], path: Path) -> None:
-    """Draw the document of a run: clips trained above, below what was up, with each fault as a stripe."""
+    """Draw the document of a run: clips trained above, below what was up, with each fault as a stripe. Light blue is
+    ready, dark blue leads, and of what is grey nothing was known."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -104,16 +105,18 @@ def drawn(run: Mapping[str, Any], path: Path) -> None:
     end_s = run["seconds"]
     with mpl.rc_context(_STYLE):
         figure, (above, below) = pyplot.subplots(
-            2, 1, sharex=True, figsize=(9, 2.4 + 0.22 * len(lanes)), layout="constrained",
+            2, 1, sharex=True, figsize=(9, 2.6 + 0.22 * len(lanes)), layout="constrained",
             height_ratios=[2.0, 0.22 * len(lanes)],
         )  # fmt: skip
         above.step(*zip(*[(0, 0), *run["trained"]], strict=True), where="post", color="black", lw=1.2)
         above.set(ylabel="clips trained", ylim=(0, None), xlim=(0, end_s))
-        top = above.get_ylim()[1]
-        for outage in run["outages"]:
+        for number, outage in enumerate(run["outages"]):
             for axes in (above, below):
                 axes.axvspan(outage["begin_s"], outage["end_s"], color="#e8a0a0", alpha=0.45, lw=0)
-            above.text(outage["begin_s"], top, f" {outage['what']}", va="bottom", ha="left", fontsize=8)
+            height = 1.02 + 0.08 * (len(run["outages"]) - 1 - number)  # names are longer than some faults
+            above.text(
+                outage["begin_s"], height, f"{outage['what']} dies", transform=above.get_xaxis_transform(), fontsize=8
+            )
         for place, lane in enumerate(lanes.values()):
             for state, colour in _COLOURS.items():
                 below.broken_barh(lane.spans(state, end_s), (place - _LANE / 2, _LANE), facecolors=colour)

@@ -47,14 +47,14 @@ from essp_common.wiring import Adapters, Stores
 from essp_trainer.config import TrainerConfig
 from essp_trainer.service import build as build_trainer
 from tests.chart.rendering import Helm, Object
-from tests.cluster.observed import LOOK_S, Cluster, Watch, until
+from tests.cluster.observed import LOOK_S, STUCK_S, Cluster, Watch, until
 from tests.cluster.outages import Commands, Faults, broker_lane
 from tests.cluster.release import Release, images
 from tests.cluster.timeline import READY, drawn
 from tests.harness.apache_kafka import SECURED, ApacheCluster, admin_of
 from tests.harness.command_line import essp
 from tests.harness.embedded_jobs import complete
-from tests.harness.journeys import make_videos, weights_of
+from tests.harness.journeys import make_videos
 from tests.harness.kubernetes_real import administrator
 from tests.harness.training_jobs import ranks_in_process
 from tests.kafka.deployment import secure
@@ -81,6 +81,7 @@ trainers:
     stream: rgb
     batch_size: 8
     threads: 1
+    optimizer: {{lr: 0.002}}
     checkpoint: {{every: 80}}
     augment: {{crop: 56, flip: false}}
   flow: {{<<: *trainer, stream: flow}}
@@ -119,9 +120,14 @@ def embedded(spec: JobSpec) -> None:
 
 
 def result(stores: Stores, output: str) -> dict[str, Any]:
-    """What has to be equal: the digest of each trainer's weights, and the fused model, but for where it lies."""
-    manifest = stores.under(f"{output}/model").get(MANIFEST).decode()
-    return {"weights": weights_of(stores, output), "model": manifest.replace(output, "OUTPUT")}
+    """What has to be equal: the digest of each trainer's weights, and the fused model, but for where checkpoints lie,
+    and the seal, which has that in it."""
+    model = json.loads(stores.under(f"{output}/model").get(MANIFEST))
+    weights = {member["trainer"]: member["sha256"] for member in model["members"]}
+    del model["sha256"]
+    for member in model["members"]:
+        del member["checkpoint"]
+    return {"weights": weights, "model": model}
 
 
 # --- servers ---
@@ -253,7 +259,7 @@ def run(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
             with Watch(servers.kafka.url, cluster) as watch:
                 text = job_text(root, asked.epochs)
                 headers = {"Content-Type": "application/yaml"}
-                cluster.ask("POST", "/v1/jobs", content=text, headers=headers).raise_for_status()
+                cluster.ask("POST", "/v1/jobs", STUCK_S, content=text, headers=headers).raise_for_status()
                 print("the job in the cluster", flush=True)
                 commands = Commands(asked.node, asked.kill_node, asked.start_node, asked.kill_api, asked.start_api)
                 Faults(servers.kafka, cluster, watch, commands, asked.between, asked.away).all()
@@ -313,7 +319,7 @@ def installed(release: Release, servers: Servers, logs: Path) -> Iterator[None]:
 def save_logs(release: Release, folder: Path) -> None:
     """Those of all pods, and of the containers before."""
     folder.mkdir()
-    for pod in release.pods({"app.kubernetes.io/part-of": "essp"}):
+    for pod in release.pods({"app.kubernetes.io/name": "essp"}):
         name = pod["metadata"]["name"]
         for previous in (False, True):
             answer = release.api.get(release.path("Pod", name, "log"), params={"previous": previous})
@@ -359,7 +365,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--times", type=int, default=6, help="20 videos, so many times")
     parser.add_argument("--between", type=int, default=100, help="clips from one fault to the next")
-    parser.add_argument("--away", type=float, default=20.0, help="seconds that a broker and the API server are dead")
+    parser.add_argument("--away", type=float, default=20.0, help="seconds that each is dead, at least")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; the picture gets its name, with .svg")
     parser.add_argument("--folder", type=Path, help="for the files and logs of servers; it stays")
     parser.add_argument("--draw", action="store_true", help="draw the picture of --out again")
