@@ -6,7 +6,7 @@
 
 A message is committed once its result is stored, so another aggregator gets those of one that dies. A result depends on
 scores and candidate alone, so it does not matter if two aggregators try the same one. So candidates are announced again
-if nothing happens for long: an aggregator that has not heard of the job yet drops them. If the one that fuses dies, its
+if nothing happens for long: an aggregator that does not know the job yet drops them. If the one that fuses dies, its
 successor finds the results that are there: the folder is named by a digest of the scores and candidates.
 """
 
