@@ -90,10 +90,15 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
+def digits(most: float) -> str:
+    """The form of values up to this one: three digits, or whole numbers."""
+    return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
+
+
 def spread(values: list[float], form: str = "") -> str:
     """The median, and in parentheses the lowest and highest value if there are several. `form`: of a value (default:
-    three digits)."""
-    form = form or ("{:,.0f}" if max(values) >= _WHOLE else "{:.3g}")
+    as `digits`)."""
+    form = form or digits(max(values))
     ordered = sorted(values)
     half = len(ordered) // 2
     median = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
