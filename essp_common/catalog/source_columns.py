@@ -32,7 +32,7 @@ def values_of(rows: Rows, column: str, field: str) -> list[str]:
         raise ConfigError(
             f"there is no column {column!r}, which {field} names; {known}. A catalog keeps the columns of its CSV "
             "file, and has split_1, ... for the divisions of UCF-101 and HMDB51; build the catalog again with `essp "
-            "catalog build`",
+            "catalog build`. One made by `essp catalog merge` has the column `dataset`",
             field=field,
             code="unknown",
         )
