@@ -100,10 +100,15 @@ class Cluster:
         """Those that have a node."""
         return [pod for pod in self.release.pods({"app.kubernetes.io/name": "essp"}) if "nodeName" in pod["spec"]]
 
+    def nodes(self) -> list[Object]:
+        """Those of the cluster."""
+        found: list[Object] = self.release.api.get("/api/v1/nodes").raise_for_status().json()["items"]
+        return found
+
     def look(self) -> None:
         """Note what is up, as the API server has it."""
         states = {lane: AWAY for lane in self.timeline.lanes if " on " in lane}
-        for node in self.release.api.get("/api/v1/nodes").raise_for_status().json()["items"]:
+        for node in self.nodes():
             states[node["metadata"]["name"]] = READY if ready(node) else AWAY
         leader = self.leader()
         for pod in sorted(self.pods(), key=lane_of):
@@ -122,7 +127,9 @@ class Cluster:
             self.timeline.note(lane, UNKNOWN)
 
     def is_whole(self) -> bool:
-        """Whether all pods are ready, those of trainers that are not done included."""
+        """Whether all nodes and pods are ready, those of trainers that are not done included."""
+        if not all(map(ready, self.nodes())):
+            return False
         found: dict[str, bool] = {}
         for pod in self.pods():
             lane = lane_of(pod).partition(" on ")[0]

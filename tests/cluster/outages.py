@@ -61,9 +61,10 @@ class Faults:
         self._gets_on()
 
     def _gets_on(self) -> None:
-        """Wait until more clips are trained than now."""
+        """Wait until more clips are trained than now, and all is up."""
         wanted = self._watch.trained + self._between
         until(lambda: self._watch.trained >= wanted, "the job stands still")
+        self._whole()
         if self._cluster.job()["state"] == "completed":
             raise SystemExit("the job was complete before all had been killed: more --epochs")
 

@@ -18,11 +18,17 @@ metadata:
     {{- with $pool.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- /* Bundled servers read no setting, and lose topics and frames with their pod: another setting is no reason. */}}
+  {{- $restarts := ne $pool.service "servers" }}
+  {{- if or $restarts $pool.podAnnotations }}
   annotations:
+    {{- if $restarts }}
     checksum/config: {{ include "essp.config" $root | sha256sum }}
+    {{- end }}
     {{- with $pool.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "essp.serviceAccountName" . }}
   automountServiceAccountToken: {{ eq (include "essp.needsToken" .) "true" }}
