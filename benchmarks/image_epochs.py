@@ -15,7 +15,7 @@ from typing import Any
 
 import essp
 from benchmarks.figures import Aim, Figure, Scale
-from benchmarks.image_peers import Photos, peer_loader, torch_loader
+from benchmarks.image_peers import Photos, imported, peer_loader, torch_loader
 from benchmarks.image_sets import CROP, ImageSet
 from benchmarks.measure import spread
 from benchmarks.records import Files
@@ -67,6 +67,7 @@ def small_loops(images: ImageSet, batch_size: int, samples: Sequence[int] = ()) 
 
 def peer_loops(name: str, images: ImageSet, batch_size: int) -> Loops:
     """Loaders of an installed peer over small images."""
+    imported(name)  # here, not in its first epoch
     return {f"{name}, {_workers(number)}": partial(peer_loader, name, images, batch_size, number) for number in (0, 1)}
 
 

@@ -50,21 +50,22 @@ _MEMORY = "64MiB"
 
 def timed(options: Options, name: str) -> dict[str, float]:
     """Seconds, processor seconds, and what came of it."""
+    source, within, how = _asked(options, name)
     with _folder(options) as folder:
-        within = ""
-        if name == "cifar_binary":
-            source = _binary(options)
-        elif name == "cifar_jpeg":
-            assert options.images is not None
-            source, within = options.images, TRAIN
-        else:
-            source = large(options)
-        how = BuildOptions("keep") if name == "large_keep" else BuildOptions("raw", (CROP, CROP))
-        how = BuildOptions("raw") if name.startswith("cifar") else how
         began, cpu = time.perf_counter(), cpu_s()
         made = built(source, folder / "out", how, within)
         took = {"s": round(time.perf_counter() - began, 3), "cpu_s": round(cpu_s() - cpu, 3)}
     return took | {"records": made.records, "bytes": made.bytes}
+
+
+def _asked(options: Options, name: str) -> tuple[Path, str, BuildOptions]:
+    """The source of a build, the folder within it, and how images are stored."""
+    assert options.images is not None
+    if name == "cifar_binary":
+        return _binary(options), "", BuildOptions("raw")
+    if name == "cifar_jpeg":
+        return options.images, TRAIN, BuildOptions("raw")
+    return large(options), "", BuildOptions("keep") if name == "large_keep" else BuildOptions("raw", (CROP, CROP))
 
 
 def _binary(options: Options) -> Path:
@@ -87,12 +88,12 @@ def sized(options: Options, file_bytes: int) -> dict[str, float]:
     """Build with this size, in this process, then read an epoch from the disk and one from S3."""
     some = options.work / "photos_some"
     if not some.exists():
-        partial_ = some.with_suffix(".partial")
-        shutil.rmtree(partial_, ignore_errors=True)
-        partial_.mkdir(parents=True)
+        begun = some.with_suffix(".partial")
+        shutil.rmtree(begun, ignore_errors=True)
+        begun.mkdir(parents=True)
         for photo in sorted(large(options).iterdir())[::_LARGE_SHARE]:
-            (partial_ / photo.name).hardlink_to(photo)
-        partial_.rename(some)
+            (begun / photo.name).hardlink_to(photo)
+        begun.rename(some)
     with _folder(options) as folder:
         bucket = folder / "buckets" / "essp"
         before = _peak_bytes()

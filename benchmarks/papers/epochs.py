@@ -11,8 +11,6 @@ import json
 import statistics
 import subprocess
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from benchmarks.image_epochs import (
     records_of,
     small_loops,
 )
-from benchmarks.image_peers import Photos
+from benchmarks.image_peers import NAMES, Photos, installed, version_of
 from benchmarks.image_sets import CROP, written_by
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.machine import apart
@@ -38,12 +36,6 @@ from benchmarks.papers.study import Options, Part, Steps, Values
 BATCHES = (4, 32)
 SAMPLES = {4: (500, 1000), 32: (500,)}
 """Size of a batch -> sizes of samples, in batches; of 32, a thousand batches are more than half of CIFAR-10."""
-PEERS = {
-    "webdataset": ("webdataset", "webdataset"),
-    "litdata": ("litdata", "litdata"),
-    "mosaic": ("streaming", "mosaicml-streaming"),
-}
-"""Name -> module and distribution."""
 LARGE_BATCH = 32
 WORKERS = (0, 1, 2, 4)
 EVERY = 50
@@ -77,7 +69,7 @@ def small_epochs(options: Options, library: str, batch: int) -> dict[str, Any]:
         _add(found, "tf.data, TFRecords", options, "tfrecord", images.pixels, record_file, batch)
         _add(found, "tf.data, JPEG files", options, "jpeg", images.files, 32, batch)
     elif library != "torch":
-        found["version"] = version(PEERS[library][1])
+        found["version"] = version_of(library)
     return found
 
 
@@ -126,8 +118,7 @@ def each_batch(options: Options, name: str) -> dict[str, Any]:
 
 
 def _cifar_steps(options: Options) -> Steps:
-    peers = [name for name, (module, _) in PEERS.items() if find_spec(module) is not None]
-    libraries = ["torch", *peers, *(["tensorflow"] if options.tensorflow else [])]
+    libraries = ["torch", *installed(), *(["tensorflow"] if options.tensorflow else [])]
     for number in range(options.rounds):
         for library in libraries:
             for batch in BATCHES:
@@ -185,7 +176,7 @@ def _cifar_table(values: Values) -> str:
         for name in names
     ]
     head = ["loader", *(text for batch in BATCHES for text in (f"batches of {batch}: s", "CPU s", "time / records"))]
-    return markdown([*head, "the paper, batches of 4: s"], rows) + _versions(values, (*PEERS, "tensorflow"))
+    return markdown([*head, "the paper, batches of 4: s"], rows) + _versions(values, (*NAMES, "tensorflow"))
 
 
 def _large_table(values: Values) -> str:

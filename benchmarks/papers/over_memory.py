@@ -103,7 +103,7 @@ def _loader(way: Way, source: str, data_bytes: int, disk: Path) -> Iterable[Any]
     if way.encode == "files":
         photos = Path(source)
         return torch_loader(Photos(photos, len(list(photos.iterdir()))), _BATCH, 2)
-    room = {"disk": int(way.disk * data_bytes), "disk_folder": disk} if way.disk else {}
+    room: dict[str, Any] = {"disk": int(way.disk * data_bytes), "disk_folder": disk} if way.disk else {}
     side = CROP if way.encode == "keep" else None
     return essp.Records(source, batch_size=_BATCH, size=side, memory=_MEMORY, **room)
 

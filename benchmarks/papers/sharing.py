@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from benchmarks.hogwild import Trial, read_images
 from benchmarks.hogwild import run as train
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.machine import apart
 from benchmarks.papers.pictures import TEST, cifar
 from benchmarks.papers.study import Options, Part, Steps, Values
 
@@ -55,7 +54,7 @@ def prepared(options: Options) -> Path:
 def trial(options: Options, side: str, number: int, tested: bool) -> dict[str, Any]:
     """One training: seconds, processor seconds, steps, and with `tested` the test error after each epoch."""
     on, relative, _, _ = SIDES[side]
-    folder = apart(prepared, options)
+    folder = prepared(options)
     epochs = (2 if options.quick else EPOCHS) if tested else 1
     outcome = train(Trial(folder, on, epochs, number, tested, relative))
     found = {"s": round(outcome.seconds, 3), "cpu_s": round(outcome.cpu_s, 3), "steps": outcome.steps}
