@@ -10,7 +10,6 @@ evicted first) and from an S3 server on this machine, with 64 MiB of memory for 
 
 from __future__ import annotations
 
-import resource
 import shutil
 import tempfile
 import time
@@ -96,7 +95,7 @@ def sized(options: Options, file_bytes: int) -> dict[str, float]:
         begun.rename(some)
     with _folder(options) as folder:
         bucket = folder / "buckets" / "essp"
-        before = _peak_bytes()
+        before = _peak_bytes(fresh=True)
         built(some, bucket / "out", BuildOptions("raw", (CROP, CROP), file_bytes=file_bytes))
         found: dict[str, float] = {"build_bytes": _peak_bytes() - before}
         files = sorted(map(str, (bucket / "out" / "records").glob("*.records")))
@@ -125,8 +124,12 @@ def _folder(options: Options) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _peak_bytes(fresh: bool = False) -> int:
+    """The most memory that this process has had; `fresh`: from now on."""
+    if fresh:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def _steps(options: Options) -> Steps:

@@ -35,7 +35,7 @@ _LONGER_SIDE = 500
 _LEAST_CROP = 0.8
 _NOISE = 3.0
 """Standard deviation, in steps of a pixel's value."""
-_QUALITY = 90
+_QUALITY = 97
 
 
 def cifar(options: Options) -> ImageSet:
