@@ -117,5 +117,6 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     names = [pod["metadata"]["name"] for pod in release.pods({"essp.dev/job": JOB})]
     assert all(release.api.get(release.path("Pod", name, "log")).text for name in names), "logs of what is over"
 
+    release.api.request("DELETE", release.path("Job", "start"), json={"propagationPolicy": "Background"})
     release.uninstall()
     until(lambda: not release.pods({"app.kubernetes.io/name": "essp"}), "pods are left")
