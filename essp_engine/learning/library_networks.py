@@ -159,8 +159,8 @@ def _config_of(model: str, name: str) -> PretrainedConfig:
 
 @cache
 def _stem_of(family: str) -> str:
-    """The path of the first convolution. It is the same in all networks of a family. Making one takes up to seconds, even
-    without memory for its weights."""
+    """The path of the first convolution, which is the same in all networks of a family. Making one takes up to seconds,
+    even without memory for its weights."""
     from transformers import AutoConfig, AutoModelForVideoClassification
 
     with torch.device("meta"):
