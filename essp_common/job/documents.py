@@ -112,7 +112,7 @@ _Strict.yaml_constructors = {
 }
 
 
-class _Fast(_Strict, _Events):  # type: ignore[misc, valid-type]
+class _Fast(_Strict, _Events):  # type: ignore[misc]
     """The same, from the events of libyaml: in a third of the time."""
 
     check_event, peek_event, get_event = _Events.check_event, _Events.peek_event, _Events.get_event
