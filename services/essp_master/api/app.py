@@ -47,7 +47,7 @@ def create_app(
         summary="Train video classifiers straight from video.",
         docs_url=None,
         redoc_url=None,
-        # As they are: `include_router` would build each of them anew, when the first request comes.
+        # As they are: `include_router` would build each of them again, when the first request comes.
         routes=[route for part in parts for route in part.routes],
     )
     app.add_middleware(guarded, settings=settings)
