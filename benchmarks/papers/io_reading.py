@@ -112,7 +112,7 @@ def objects(work: Path, images: Path, quick: bool) -> dict[str, Any]:
 def machines(images: Path, kind: Kind, processes: int, quick: bool) -> dict[str, float]:
     """Images per second of so many processes together."""
     context = get_context("spawn")
-    start, found = context.Barrier(processes), context.Queue()
+    start, found = context.Barrier(processes, timeout=300), context.Queue()
     batches = 2 if quick else _OBJECTS // BATCH
     children = [
         context.Process(target=_read_part, args=(images / str(part), kind, batches, start, found))
@@ -120,9 +120,11 @@ def machines(images: Path, kind: Kind, processes: int, quick: bool) -> dict[str,
     ]
     for child in children:
         child.start()
-    took = [found.get(timeout=600) for _ in children]
     for child in children:
         child.join()
+    if any(child.exitcode for child in children):
+        raise RuntimeError("a process died; its error stands above")
+    took = [found.get() for _ in children]
     return {"images_per_s": round(processes * batches * BATCH / max(took), 2), "slowest_s": round(max(took), 2)}
 
 
