@@ -8,30 +8,24 @@ files are numbers as they lie and whose worker computes nothing. `.limit` is the
 half of them in each process. Time: from before the two processes are forked until both have ended. Each run is a
 process of its own.
 
-    python -m benchmarks.hogwild --plot docs/hogwild.png     # error of the test images by epoch, over five seeds
-    python -m benchmarks.hogwild --images cifar.zip          # of other images: a folder or an archive (docs/records.md)
-
-`hogwild` (python -m benchmarks) is the ratio of the times of one epoch of images that are made up.
+`hogwild` (python -m benchmarks) is the ratio of the times of one epoch of images that are made up. `python -m
+benchmarks.papers oneaccess` trains on CIFAR-10, and measures test errors.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
-import statistics
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
-import typer
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -44,7 +38,6 @@ from essp.records.build import BuildOptions, build
 from essp.records.images import jpeg
 from essp.records.sources import SourceOptions, open_source
 from essp_common.objects.directory import DirectoryStore
-from essp_common.quantities import percent
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
@@ -74,6 +67,8 @@ class Trial:
     seed: int = 0
     tested: bool = False
     """After each epoch, which takes time."""
+    samples: int = 0
+    """`shared`: size of a sample, in batches, of which two are in memory; 0: all images are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ def hogwild(scale: Scale) -> Iterator[Figure]:
     """An epoch of 8,000 small images by two processes: on two DataLoaders / on one shared loader."""
     count = 128 if scale.quick else 8000
     folder = _stored(scale.root / f"hogwild_{count}", *made_up(count, 0), *made_up(64, 1))
-    rounds = [{on: _run(Trial(folder, on)) for on in _SIDES} for _ in range(scale.rounds)]
+    rounds = [{on: run(Trial(folder, on)) for on in _SIDES} for _ in range(scale.rounds)]
     assert len({outcome.steps for each in rounds for outcome in each.values()}) == 1
     seconds: dict[str, float | str] = {f"{on}_s": round(outcome.seconds, 3) for on, outcome in rounds[-1].items()}
     for name, over, under, aim in (
@@ -123,61 +118,13 @@ def hogwild(scale: Scale) -> Iterator[Figure]:
         yield Figure.of(f"{name}.cpu", spread([each[over].cpu_s / each[under].cpu_s for each in rounds]), None, {})
 
 
-def main(
-    images: Annotated[str, typer.Option(help="A folder or an archive with train and test; default: made up.")] = "",
-    count: Annotated[int, typer.Option(help="Training images; so many of `images` at most.")] = 8000,
-    epochs: Annotated[int, typer.Option(help="Of which the test error is measured.")] = 5,
-    seeds: Annotated[int, typer.Option()] = 5,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw the error.")] = None,
-) -> None:
-    """Train on all sides with several seeds, taking turns; print times and errors."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        train, test = (
-            read_images(images, folder, part) if images else made_up(count, part == "test") for part in _PARTS
-        )
-        _stored(folder, train[0][:count], train[1][:count], *test)
-        print(f"{min(count, len(train[0]))} images, {len(test[0])} test images, load {os.getloadavg()[0]:.1f}")
-        timed: list[dict[str, Outcome]] = []
-        errors: dict[str, list[list[float]]] = {on: [] for on in ("npy", "shared", "memory")}
-        for seed in range(seeds):
-            timed.append({on: _run(Trial(folder, on, 1, seed)) for on in _SIDES})
-            for on, runs in errors.items():
-                runs.append(_run(Trial(folder, on, epochs, seed, tested=True)).errors)
-            for on, outcome in timed[-1].items():
-                by_epoch = " ".join(percent(error) for error in errors.get(on, [[]])[-1])
-                print(
-                    f"seed {seed}: {_SIDES[on]}: {outcome.seconds:.2f} s, {outcome.cpu_s:.2f} s of processors, "
-                    f"{outcome.steps} steps {by_epoch}",
-                    flush=True,
-                )
-    for on in ("jpg", "npy", "memory"):
-        wall = spread([each[on].seconds / each["shared"].seconds for each in timed])
-        cpu = spread([each[on].cpu_s / each["shared"].cpu_s for each in timed])
-        print(f"{_SIDES[on]} / shared: {wall.median:.2f} ({wall.low:.2f} to {wall.high:.2f}), by CPU {cpu.median:.2f}")
-    for on, runs in errors.items():
-        last = [run[-1] for run in runs]
-        deviation = statistics.stdev(last) if seeds > 1 else 0.0
-        print(
-            f"{_SIDES[on]}: test error {percent(statistics.mean(last), 2)}, standard deviation {percent(deviation, 2)}"
-        )
-    if plot is not None:
-        _draw({_SIDES[on]: runs for on, runs in errors.items()}, plot)
-
-
-_PARTS = ("train", "test")
-_SIDES = {
-    "jpg": "two DataLoaders, images decoded",
-    "npy": "two DataLoaders, numbers as they lie",
-    "shared": "one shared essp.Records",
-    "memory": "images in memory, no loader",
-}
+_SIDES = ("jpg", "npy", "shared", "memory")
 
 
 # --- training ---
 
 
-def _run(trial: Trial) -> Outcome:
+def run(trial: Trial) -> Outcome:
     """Run the trial in a process of its own: it forks others, and a process with threads should not."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -208,7 +155,10 @@ def _trial(trial: Trial, sender: Any) -> None:
     shared = None
     if trial.on == "shared":
         loader = essp.Records(
-            trial.folder / "records", batch_size=_BATCH, sampling=essp.RecordSampling(seed=trial.seed)
+            trial.folder / "records",
+            batch_size=_BATCH,
+            sampling=essp.RecordSampling(seed=trial.seed),
+            memory=2 * trial.samples * _BATCH * 3 * _SIDE**2 or "1GiB",
         )
         shared = loader.share(processes=_PROCESSES)
     arguments = [(trial, shared, model, number, steps, turn) for number in range(_PROCESSES)]
@@ -341,26 +291,3 @@ def _stored(folder: Path, images: Images, labels: Labels, test_images: Images, t
     np.save(folder / "labels.npy", labels)
     np.savez(folder / "test.npz", images=test_images, labels=test_labels)
     return folder
-
-
-def _draw(errors: dict[str, list[list[float]]], path: Path) -> None:
-    """Mean and spread over the seeds, by epoch."""
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(6, 3.5), layout="constrained")
-    axes = canvas.subplots()
-    for (name, runs), colour in zip(errors.items(), ("#c8553d", "#2a7f62", "#7a8793"), strict=True):
-        values = np.array(runs)
-        epochs = range(1, values.shape[1] + 1)
-        axes.plot(epochs, values.mean(0), color=colour, label=name)
-        axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.2)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("test error")
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    canvas.savefig(path, dpi=120)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,13 @@ from benchmarks.image_sets import CROP, ImageSet, written_by
 from benchmarks.records import Files
 from essp.records.images import covering, decoded
 
-_MODULES = {"webdataset": "webdataset", "litdata": "litdata", "mosaic": "streaming"}
+_PEERS = {
+    "webdataset": ("webdataset", "webdataset"),
+    "litdata": ("litdata", "litdata"),
+    "mosaic": ("streaming", "mosaicml-streaming"),
+}
+"""Name -> module and distribution."""
+NAMES = tuple(_PEERS)
 _SHUFFLED = 1000
 """webdataset: images that are mixed at a time."""
 
@@ -47,28 +55,27 @@ def torch_loader(data_set: Dataset[Any], batch_size: int, workers: int) -> Itera
     return DataLoader(data_set, batch_size, shuffle=True, num_workers=workers)
 
 
+def installed() -> list[str]:
+    """The peers that are installed here."""
+    return [name for name, (module, _) in _PEERS.items() if find_spec(module) is not None]
+
+
 @cache
-def installed() -> dict[str, Any]:
-    """The peers that can be imported here."""
+def imported(name: str) -> Any:
+    """The module of a peer."""
     import essp_engine.learning.torchvision_compat  # noqa: F401  MosaicML imports torchvision
 
-    found = {}
-    for name, module in _MODULES.items():
-        try:
-            found[name] = import_module(module)
-        except (ImportError, OSError, RuntimeError):
-            continue
-    return found
+    return import_module(_PEERS[name][0])
 
 
-def missing() -> list[str]:
-    """Sentences about those that cannot."""
-    return [f"{name} is not installed here and was not measured" for name in _MODULES if name not in installed()]
+def version_of(name: str) -> str:
+    """The version of an installed peer."""
+    return version(_PEERS[name][1])
 
 
 def peer_loader(name: str, images: ImageSet, batch_size: int, workers: int) -> Iterable[Any]:
     """One of `installed()` over 32x32 images."""
-    module = installed()[name]
+    module = imported(name)
     path = str(written_by(name, images))
     if name == "webdataset":
         shards = module.WebDataset(path, shardshuffle=False, nodesplitter=None).shuffle(_SHUFFLED)

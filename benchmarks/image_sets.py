@@ -46,11 +46,18 @@ class ImageSet:
     within: str = ""
 
     @property
+    def labels(self) -> NDArray[np.int64]:
+        """Indices of their classes, in the order of `pixels`."""
+        return np.asarray(np.load(self.pixels.with_name("labels.npy")))
+
+    @property
     def pixels(self) -> Path:
         """One .npy file with all of them, 32x32."""
         path = self._new("pixels.npy")
         if not path.exists():
-            np.save(path, np.stack([_small(image) for image in self._images(SMALL)]))
+            labels, images = zip(*((label, _small(image)) for label, image in self._images(SMALL)), strict=True)
+            np.save(path.with_name("labels.npy"), np.array(labels, np.int64))
+            np.save(path, np.stack(images))
         return path
 
     @property
@@ -70,7 +77,8 @@ class ImageSet:
         """Records of 32x32 pixels."""
         path = self._new("records")
         if not (path / "versions").exists():
-            write(path, (Record.of_image(image, i % len(CLASSES)) for i, image in enumerate(np.load(self.pixels))))
+            pairs = zip(np.load(self.pixels), self.labels.tolist(), strict=True)
+            write(path, (Record.of_image(image, label) for image, label in pairs))
         return path
 
     @property
@@ -79,7 +87,7 @@ class ImageSet:
         path = self._new("photos")
         if not (path / "made").exists():
             path.mkdir(exist_ok=True)
-            for number, image in enumerate(islice(self._images(0), 200)):
+            for number, (_, image) in enumerate(islice(self._images(0), 200)):
                 (path / f"{number:06}.jpg").write_bytes(jpeg(image, _QUALITY))
             (path / "made").touch()
         return path
@@ -100,20 +108,22 @@ class ImageSet:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / name
 
-    def _images(self, side: int) -> Iterator[Images]:
-        """`count` of them; `side` 0: photographs."""
+    def _images(self, side: int) -> Iterator[tuple[int, Images]]:
+        """`count` of them, with the numbers of their classes; `side` 0: photographs."""
         if not self.source:
             for number in range(self.count):
-                yield _small_made_up(number) if side else photograph(number)
+                yield number % len(CLASSES), _small_made_up(number) if side else photograph(number)
             return
         with open_source(as_uri(self.source), Stores(("file:///",)), SourceOptions(self.within)) as source:
+            numbers = {name: number for number, name in enumerate(source.labels)}
             step = max(1, len(source.items) // self.count)
             for item in source.items[: step * self.count : step]:
                 data = item.read()
                 if isinstance(data, bytes):
-                    yield decoded(data)
+                    image = decoded(data)
                 else:
-                    yield np.frombuffer(data.data, np.uint8).reshape(data.height, data.width, data.channels)
+                    image = np.frombuffer(data.data, np.uint8).reshape(data.height, data.width, data.channels)
+                yield numbers.get(item.label, 0), image
 
 
 def write(path: Path, records: Iterator[Record]) -> None:

@@ -16,6 +16,17 @@ links.py         links of a given rate, and a Redis Cluster behind them
 folds.py         its Tables 2 and 3 as a protocol, on folds of a small real set
 shares.py        ranks that move by validation loss
 
+oneaccess_paper.py  the parts of the page docs/papers/oneaccess.md
+pictures.py      CIFAR-10 and many distinct photographs, in the layouts that loaders want
+step_times.py    Tables 1 to 4: waiting and computing
+building.py      the time to build the intermediate representation, and the size of its files
+samples.py       Figures 7 and 10: samples by size
+epochs.py        Tables 5 and 7: epochs, of ESSP and of other loaders
+tf_data.py       epochs of tf.data, in an environment of its own
+sharing.py       Table 6: Hogwild
+over_memory.py   images that are larger than memory, over a disk and S3
+limited.py       a limit on memory, page cache included
+
 check_qzp.py            the parts of the page docs/papers/check-qzp.md
 checkpoint_ways.py      the combinations of Q, Z and P, and the loops that are saved
 checkpoint_waits.py     how long training waits for a checkpoint

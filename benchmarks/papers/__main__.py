@@ -2,6 +2,7 @@
 
     python -m benchmarks.papers essp --resume                      # go on where the last run stopped
     python -m benchmarks.papers essp --only extract_first --videos UT_INTERACTION
+    python -m benchmarks.papers oneaccess --resume --rounds 5 --images CIFAR --photos FOLDER --tensorflow PYTHON
     python -m benchmarks.papers essp --draw                        # tables and figures again, from the JSON files
 
 Each part writes `docs/papers/NAME/PART.json`, step by step, and its table and figure into `docs/papers/NAME.md`.
@@ -16,13 +17,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from benchmarks.papers import check_qzp, essp_paper, io
+from benchmarks.papers import check_qzp, essp_paper, io, oneaccess_paper
 from benchmarks.papers.document import write_page
 from benchmarks.papers.study import Options, Part, run
 
 ROOT = Path(__file__).parents[2]
 PAPERS: Mapping[str, Mapping[str, Part]] = {
     "essp": essp_paper.PARTS,
+    "oneaccess": oneaccess_paper.PARTS,
     "check-qzp": check_qzp.PARTS,
     "io": io.PARTS,
 }
@@ -39,7 +41,14 @@ def main(
     videos: Annotated[
         Path | None, typer.Option(help="Real videos, a folder for each class.", file_okay=False, exists=True)
     ] = None,
-    work: Annotated[Path, typer.Option(help="Where made videos are kept.")] = ROOT / "benchmarks/results/papers",
+    images: Annotated[
+        Path | None, typer.Option(help="CIFAR-10 as images, a folder or archive with train and test.", exists=True)
+    ] = None,
+    photos: Annotated[Path | None, typer.Option(help="A folder of photographs.", file_okay=False, exists=True)] = None,
+    tensorflow: Annotated[
+        Path | None, typer.Option(help="Python of an environment with tensorflow-cpu, to measure tf.data.", exists=True)
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Where made files are kept.")] = ROOT / "benchmarks/results/papers",
     results: Annotated[Path, typer.Option(help="Where the JSON files and figures go.")] = ROOT / "docs/papers",
 ) -> None:
     """Repeat a paper's experiments, part by part."""
@@ -51,10 +60,12 @@ def main(
     if unknown:
         _refuse(f"no part {', '.join(unknown)}; there are: {', '.join(parts)}")
     if not draw:
-        options = Options(work.absolute(), None if videos is None else videos.absolute(), rounds, quick)
+        given = {"videos": videos, "images": images, "photos": photos, "tensorflow": tensorflow}
+        absolute = {name: None if path is None else path.absolute() for name, path in given.items()}
+        options = Options(work.absolute(), rounds=rounds, quick=quick, **absolute)
         for name in only or parts:
-            if parts[name].needs_videos and videos is None:
-                print(f"# {name}: left out; it needs --videos", file=sys.stderr)
+            if lacking := [f"--{need}" for need in parts[name].needs if given[need] is None]:
+                print(f"# {name}: left out; it needs {' and '.join(lacking)}", file=sys.stderr)
                 continue
             try:
                 run(parts[name], options, folder / f"{name}.json", resume)

@@ -80,14 +80,25 @@ def measured(document: Mapping[str, Any], quiet: bool) -> str:
     return line
 
 
+_WHOLE = 1000
+"""From here on, values are whole numbers."""
+
+
 def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-def spread(values: list[float], form: str = "{:.3g}") -> str:
-    """The median, and in parentheses the lowest and highest value if there are several."""
+def digits(most: float) -> str:
+    """The form of values up to this one: three digits, or whole numbers."""
+    return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
+
+
+def spread(values: list[float], form: str = "") -> str:
+    """The median, and in parentheses the lowest and highest value if there are several. `form`: of a value (default:
+    as `digits`)."""
+    form = form or digits(max(values))
     ordered = sorted(values)
     half = len(ordered) // 2
     median = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

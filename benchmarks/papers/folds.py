@@ -205,4 +205,4 @@ def _draw(values: Values) -> Figure | None:
 
 
 PART = Part("folds", "accuracy by what the network sees, pre-trained and from scratch", _steps, _table, _draw,
-            uses=("videos",), needs_videos=True)  # fmt: skip
+            uses=("videos",), needs=("videos",))  # fmt: skip

@@ -40,7 +40,7 @@ from essp.bench.io import BOUND, IoBenchmark, IoOptions
 from essp.bench.pipeline import Kind, Plan, measured
 from essp.bench.sources import Shape, Source, open_source
 from essp.bench.storages import storages
-from essp.servers.servers import FolderServer
+from essp.servers.servers import S3Server
 from essp_common.objects.throttled import PRESETS
 from essp_common.quantities import size
 from essp_common.records.chunk import Encoding, Record
@@ -77,9 +77,9 @@ def _measured(source: Source, throttles: Any, cold: bool, quick: bool) -> dict[s
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[FolderServer]:
+def _served(folder: Path) -> Iterator[S3Server]:
     os.environ |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
-    with TemporaryDirectory(prefix="essp-s3-") as logs, FolderServer(logs, folder=folder) as server:
+    with TemporaryDirectory(prefix="essp-s3-") as logs, S3Server(logs, folder=folder) as server:
         yield server
 
 

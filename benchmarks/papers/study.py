@@ -8,6 +8,7 @@ step its value, its time, its duration, and the load average before and after it
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.papers.machine import load, machine
 
+_NUMBERS = re.compile(r"\[\n[-+.,eE\d\s]*\]")
+"""A list of numbers over several lines; no string has a line break in JSON."""
 Json = Any
 Steps = Iterator[tuple[str, Callable[[], Json]]]
 Values = Mapping[str, Json]
@@ -33,6 +36,12 @@ class Options:
     """Where videos and other large files are kept from one run to the next."""
     videos: Path | None = None
     """A folder of real videos, a folder for each class; None: parts that need one are left out."""
+    images: Path | None = None
+    """CIFAR-10 as images: a folder or archive with `train` and `test`, a folder for each class in each."""
+    photos: Path | None = None
+    """A folder of photographs."""
+    tensorflow: Path | None = None
+    """The Python of an environment that has TensorFlow; None: tf.data is not measured."""
     rounds: int = 3
     quick: bool = False
     """Small numbers that mean nothing: to see that everything runs."""
@@ -53,7 +62,8 @@ class Part:
     """Its figures are of the clock, so that other work on the machine spoils them."""
     uses: tuple[str, ...] = ("rounds",)
     """The options that change its numbers."""
-    needs_videos: bool = False
+    needs: tuple[str, ...] = ()
+    """The options without which it is left out."""
 
 
 def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
@@ -82,14 +92,20 @@ def run(part: Part, options: Options, path: Path, resume: bool) -> Values:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+        partial.write_text(written(held), encoding="utf-8")
         partial.replace(path)  # a kill leaves the file of before
     return values_of(held)
 
 
+def written(held: Mapping[str, Any]) -> str:
+    """As JSON, a list of numbers on one line."""
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(held, indent=1)) + "\n"
+
+
 def _asked(part: Part, options: Options) -> dict[str, Any]:
-    given = asdict(options) | {"videos": None if options.videos is None else options.videos.name}
-    return {name: given[name] for name in ("quick", *part.uses)}
+    given = asdict(options)
+    asked = {name: given[name] for name in ("quick", *part.uses)}
+    return {name: value.name if isinstance(value, Path) else value for name, value in asked.items()}
 
 
 def values_of(document: Mapping[str, Any]) -> Values:

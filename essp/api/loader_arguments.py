@@ -44,7 +44,10 @@ _VISITS_OF_A_WINDOW = 64
 _MOST_DELTA_S = 10**6
 _MOST_PIXELS = 2**50
 _VISITS = ("pooled", "exhaustive")
-_KINDS_WITH = {"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)}
+_KINDS_WITH = {
+    **{"clips_per_visit": _VISITS, "window": _VISITS, "step": ("exhaustive",)},
+    "mix": ("class_balanced", "pooled"),
+}
 """Field of `Sampling` -> the kinds of sampling that have it."""
 
 
@@ -186,10 +189,13 @@ class Sampling:
     window: for `pooled` and `exhaustive`, the number of clips within which those of different videos are mixed, a
         multiple of `clips_per_visit` (default: 64 visits). They must fit into memory.
     step: for `exhaustive`, frames from the start of one clip to the start of the next (default: 1).
+    mix: for `class_balanced` and `pooled`, the column of the catalog that says which source a video is from, and the
+        share of each source, in any unit: the source of each video is drawn first.
 
     For example:
 
         essp.Sampling(kind="pooled", clips_per_visit=8, seed=1)
+        essp.Sampling(mix={"column": "dataset", "shares": {"robots": 3, "web": 1}})
         essp.Sampling(kind="exhaustive", step=16)
     """
 
@@ -200,6 +206,7 @@ class Sampling:
     clips_per_visit: int | None = None
     window: int | None = None
     step: int | None = None
+    mix: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
@@ -211,7 +218,7 @@ class Sampling:
         optional = {field.name for field in fields(self) if field.default is None}
         section = {name: value for name, value in given.items() if value is not None or name not in optional}
         _check("sampling", {"kind": given["kind"]}, SamplingSpec)
-        for name in section.keys() - {"kind"}:
+        for name in section.keys() - {"kind", "mix"}:
             whole_number(f"sampling.{name}", getattr(self, name), int(name != "seed"))
         for name, kinds in _KINDS_WITH.items():
             if name in section and self.kind not in kinds:

@@ -32,17 +32,19 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
+from essp.cli.sizes import bytes_between
 from essp.folders import folder_for, store_for
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError, StorageFull
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
-from essp_common.quantities import counted, parse_bytes, size
+from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores, open_store
 
-_LEAST_BYTES, _MOST_BYTES = 1024, 64 * 2**30
+_BYTES = 1024, 64 * 2**30
+"""The least and the most of a size."""
 _CLASSES, _SIDE = 102, 224
 """The classes of Caltech-101, and the input side of AlexNet."""
 
@@ -101,7 +103,7 @@ def main(
             code="range",
         )
     slowed = parse_throttle(throttle) if throttle else None
-    asked_room = _size(buffer_size, "--buffer-size") if buffer_size else None
+    asked_room = bytes_between(buffer_size, "--buffer-size", *_BYTES) if buffer_size else None
     if trace is not None:
         check_trace(trace, plot)
     trainee, checkpoint_bytes = _trainee(size_text, step_time, model, batch, device)
@@ -158,7 +160,7 @@ def _trainee(
     """The trainee, and the size of its checkpoints in bytes. Raises `ConfigError`."""
     if model is None:
         pretended, nothing = Pretended(step_seconds(step_time or "50ms")), Batch(1)
-        size_bytes = _size(size_text or "64MiB", "--size")
+        size_bytes = bytes_between(size_text or "64MiB", "--size", *_BYTES)
         return Trainee(pretended.name, lambda: pretended.step(nothing), random_files(size_bytes)), size_bytes
     words(model, "--model", (IMAGES,))
     if size_text is not None or step_time is not None:
@@ -179,18 +181,6 @@ def _trainee(
     return Trainee(training.name, lambda: training.step(learned), training.checkpoint), sum(
         map(len, training.checkpoint().values())
     )
-
-
-def _size(text: str, option: str) -> int:
-    try:
-        found = parse_bytes(text)
-    except ValueError as error:
-        raise ConfigError(str(error), field=option, code="type") from error
-    if not isinstance(found, int) or not _LEAST_BYTES <= found <= _MOST_BYTES:
-        raise ConfigError(
-            f"must be between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}, got {text}", field=option, code="range"
-        )
-    return found
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.layout import Kind
+from essp.catalog.merging import COLUMN, merge
 from essp.catalog.relocation import relocate
 from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
@@ -259,6 +260,57 @@ def relocate_command(
             highlight=False,
             soft_wrap=True,
         )
+
+
+@app.command("merge")
+def merge_command(
+    catalogs: Annotated[
+        list[str], typer.Argument(metavar="NAME=CATALOG...", help="A name for each data set, and its catalog.")
+    ],
+    out: Annotated[str, typer.Option(help="Where to write the catalog of all of them.")],
+    column: Annotated[str, typer.Option(help="The column that says which data set a video is from.")] = COLUMN,
+    relative: Annotated[
+        bool | None,
+        typer.Option(
+            "--relative/--absolute",
+            help="Whether the places of videos are stored relative to the new catalog (default: if all videos are in "
+            "its folder or below it).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Write one catalog of several data sets, to train on all of them; no video is opened.
+
+    Rows keep their splits. Classes with the same name become one. Jobs mix the data sets by share with `sampling.mix`;
+    without it, each class is drawn equally often.
+    """
+    named: dict[str, str] = {}
+    for given in catalogs:
+        name, equals, path = given.partition("=")
+        if not equals or not path or name in named:
+            problem = "names a data set again" if name in named else "is not a name and a catalog"
+            raise ConfigError(f"{given!r} {problem}; write own=own.parquet", field="NAME=CATALOG", code="invalid")
+        named[name] = as_uri(path)
+    found = merge(named, as_uri(out), Stores(Settings().stores), column, relative)
+    if as_json:
+        typer.echo(json.dumps({"catalog": as_uri(out), **asdict(found)}, indent=2))
+        return
+    classes = {name: counted(number, "class") for name, number in found.classes.items()}
+    parts = [f"{name} {counted(rows, 'row')} of {classes[name]}" for name, rows in found.rows.items()]
+    shares = ", ".join(f"{json.dumps(name)}: 1" for name in found.rows)
+    console = open_console()
+    console.print(
+        f"wrote {as_uri(out)}: {', '.join(parts)}; {counted(found.all_classes, 'class')} in all",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(
+        f"In a job, sampling.mix sets their shares: {{column: {column}, shares: {{{shares}}}}}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 app.command("check")(check_command)

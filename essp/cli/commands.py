@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp catalog build UCF-101/ --source ucf101 --split 1 --out ucf.parquet",
         "essp catalog build s3://bucket/videos --out s3://bucket/catalog.parquet",
     ),
+    "catalog merge": ("essp catalog merge own=own.parquet web=web.parquet --out both.parquet",),
     "catalog relocate": (
         "essp catalog relocate catalog.parquet /home/me/videos /data/videos",
         "essp catalog relocate s3://bucket/catalog.parquet",

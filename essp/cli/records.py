@@ -19,6 +19,7 @@ from rich.text import Text
 
 from essp.cli.console import open_console
 from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_command
+from essp.cli.sizes import bytes_between
 from essp.folders import store_for
 from essp.records.build import BuildOptions, Built, Encode, Progress, build
 from essp.records.items import Source
@@ -29,6 +30,7 @@ from essp_common.quantities import counted, size
 from essp_common.records.chunk import Encoding
 from essp_common.records.reader import RecordReader, verify
 from essp_common.records.versions import DataSet
+from essp_common.records.writer import LEAST_FILE_BYTES, MOST_FILE_BYTES
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
@@ -74,6 +76,10 @@ def build_command(
     frames: Annotated[
         int, typer.Option("--frames-a-video", help="Catalog: number of frames of each video, evenly spaced.", min=1)
     ] = FRAMES,
+    file_size: Annotated[
+        str,
+        typer.Option(help="Approximate size of each file, 1MiB to 4GiB; a build needs twice as much memory."),
+    ] = "256MiB",
     append: Annotated[bool, typer.Option(help="Add the records to the existing ones, as a new version.")] = False,
     workers: Annotated[
         int, typer.Option(help="Number of images to decode at the same time (0: one for each core).", min=0)
@@ -90,7 +96,8 @@ def build_command(
     """
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)
-    options = BuildOptions(encode, None if side is None else (side, side), append, workers)
+    file_bytes = bytes_between(file_size, "--file-size", LEAST_FILE_BYTES, MOST_FILE_BYTES)
+    options = BuildOptions(encode, None if side is None else (side, side), append, workers, file_bytes)
     wanted = SourceOptions(within, as_uri(images) if images else "", whole, frames)
     with open_source(as_uri(source), stores, wanted) as found:
         console.print(_recognised(source, found), highlight=False, soft_wrap=True)

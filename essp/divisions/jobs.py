@@ -23,8 +23,8 @@ from pydantic import ValidationError
 
 from essp_common.artifacts.removal import job_at
 from essp_common.artifacts.trained import folder_of
-from essp_common.catalog.divisions import GROUP, values_of
 from essp_common.catalog.file import read_catalog
+from essp_common.catalog.source_columns import GROUP, values_of
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.data_spec import DataSpec
 from essp_common.job.fields import plain_name
@@ -77,7 +77,7 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
         raise ConfigError(
             f"{error}; make one with `essp catalog build`", field="data.catalog", code="not_found"
         ) from error
-    every = values_of(catalog, column, "--folds")
+    every = values_of(catalog.rows, column, "--folds")
     usable = catalog.rows.usable.tolist()
     values = sorted({value for value, used in zip(every, usable, strict=True) if value and used}, key=_counting)
     if len(values) < 2:

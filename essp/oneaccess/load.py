@@ -8,13 +8,13 @@ from torch import Tensor
 
 from essp.api.arguments import whole_number
 from essp.api.epochs import Batch
-from essp.oneaccess.store import Cifar10
+from essp.oneaccess.store import Store
 
 
 class DataLoader:
     """Batches of an initialized store, for a number of epochs."""
 
-    def __init__(self, data_store: Cifar10, epochs: int = 1) -> None:
+    def __init__(self, data_store: Store, epochs: int = 1) -> None:
         """Raises `NotFound` if the store has not been initialized."""
         epochs = whole_number("epochs", epochs, 1)
         self._as_they_are = not data_store.transforms
@@ -25,7 +25,7 @@ class DataLoader:
         self._epoch: Iterator[Batch] = iter(())
 
     def get_next_batch(self) -> tuple[Tensor, Tensor]:
-        """Images `(B, 3, 32, 32)` uint8, RGB, or the results of `transform`; labels `(B,)` int64.
+        """Images `(B, 3, side, side)` uint8, RGB, or the results of `transform`; labels `(B,)` int64.
 
         The last batch of an epoch may be smaller. If damaged images shorten an epoch, the next one begins earlier, so
         that there are always `num_batches`. Raises `StopIteration` after the last one.

@@ -1,11 +1,12 @@
-"""The location of the data: `store.Cifar10`."""
+"""The location of the data: `store.Cifar10` and `store.CocoDetection`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,11 +26,13 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
 _ARCHIVE = "cifar-10-binary.tar.gz"
-_SIDE = 32
 
 
-class Cifar10:
-    """The training images of CIFAR-10, and how to sample them."""
+class Store(ABC):
+    """Images of one size, and how to sample them."""
+
+    side: ClassVar[int]
+    """Height and width of the images."""
 
     def __init__(
         self,
@@ -46,16 +49,14 @@ class Cifar10:
     ) -> None:
         """Set up the store. Nothing is read before `initialize`.
 
-        input_data_folder: path or URI of `cifar-10-batches-bin`, of `cifar-10-binary.tar.gz`, of a folder that contains
-            one of these, or of a folder with a folder of images for each class. Images of different sizes are scaled
-            until they cover 32 x 32 pixels, and cropped at their centres.
+        input_data_folder: path or URI of the images; each store says of which.
         max_batches: number of batches in a queue. It is checked but has no effect, because there is no queue here: a
             batch is cut out of memory on request.
         batch_size: images per batch.
         rel_sample_size: size of a sample, in batches. At least two samples are in memory: the one in use, and
             `max_samples` ahead of it. If all images fit into these, they are read once.
         max_samples: number of samples to read ahead.
-        transform: called in order for each image, `(3, 32, 32)` uint8, RGB, each time that it is drawn; in threads.
+        transform: called in order for each image, `(3, side, side)` uint8, RGB, each time that it is drawn; in threads.
         replacement: draw each sample from all images, instead of using each image once per epoch.
         seed: the same seed gives the same batches.
         ir_folder: location of the intermediate representation (default: `input_data_folder` with `.records`
@@ -82,8 +83,9 @@ class Cifar10:
         data_set = DataSet(self._stores.under(self._ir))
         if data_set.versions():
             return
-        with open_source(self._source(), self._stores, SourceOptions()) as source, suppress(Conflict):
-            build(source, data_set, BuildOptions("raw"))  # Conflict: another process has just written it
+        uri, options, size = self._source()
+        with open_source(uri, self._stores, options) as source, suppress(Conflict):
+            build(source, data_set, BuildOptions("raw", size))  # Conflict: another process has just written it
 
     def records(self) -> Records:
         """The loader from which `load.DataLoader` takes batches. Raises `NotFound` before `initialize`."""
@@ -93,18 +95,14 @@ class Cifar10:
             self._ir,
             batch_size=self._batch_size,
             sampling=RecordSampling(self._seed, self._replacement, self._sample_size if self._replacement else None),
-            size=_SIDE if reader.shape is None else None,
+            size=self.side if reader.shape is None else None,
             transform=self._transformed if self.transforms else None,
             memory=self._samples * self._sample_size * image_bytes,
         )
 
-    def _source(self) -> str:
-        """The archive, if the folder contains it."""
-        try:
-            self._stores.under(self._input).head(_ARCHIVE)
-        except NotFound:
-            return self._input
-        return f"{self._input.rstrip('/')}/{_ARCHIVE}"
+    @abstractmethod
+    def _source(self) -> tuple[str, SourceOptions, tuple[int, int] | None]:
+        """The URI of the images, what is taken of them, and the size to which they are scaled when they are written."""
 
     def _transformed(self, frames: NDArray[Any], _: np.random.Generator) -> NDArray[Any]:
         image = torch.from_numpy(frames[0].transpose(2, 0, 1).copy())
@@ -112,3 +110,39 @@ class Cifar10:
             image = transform(image)
         made: NDArray[Any] = image.numpy()
         return made
+
+
+class Cifar10(Store):
+    """The training images of CIFAR-10.
+
+    `input_data_folder`: `cifar-10-batches-bin`, `cifar-10-binary.tar.gz`, a folder that contains one of these, or a
+    folder with a folder of images for each class. Images of different sizes are scaled until they cover 32 x 32 pixels,
+    and cropped at their centres.
+    """
+
+    side = 32
+
+    def _source(self) -> tuple[str, SourceOptions, tuple[int, int] | None]:
+        try:
+            self._stores.under(self._input).head(_ARCHIVE)
+        except NotFound:
+            return self._input, SourceOptions(), None
+        return f"{self._input.rstrip('/')}/{_ARCHIVE}", SourceOptions(), None
+
+
+class CocoDetection(Store):
+    """The images of MS-COCO that have objects, each with the category of its largest one.
+
+    They are scaled until they cover 224 x 224 pixels and cropped at their centres, once, in `initialize`.
+    """
+
+    side = 224
+
+    def __init__(self, annFile: str | Path, input_data_folder: str | Path, **arguments: Any) -> None:  # noqa: N803
+        """`annFile`: the annotations, such as `instances_train2017.json`. `input_data_folder`: folder or archive of
+        their images. The other arguments are those of `Store`."""
+        self._annotations = as_uri(str(annFile))
+        super().__init__(input_data_folder, **arguments)
+
+    def _source(self) -> tuple[str, SourceOptions, tuple[int, int] | None]:
+        return self._annotations, SourceOptions(images=self._input, whole=True), (self.side, self.side)

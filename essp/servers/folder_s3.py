@@ -6,7 +6,8 @@ localbucket stores objects as files and writes them atomically. This adds what m
 on: metadata, which tells whose a write is whose answer was lost; `If-Match`, so that an object that changes while it is
 read is noticed; a check of each body, so that a client that dies while it sends one replaces nothing; and keys. With
 `--credentials`, an AWS credentials file, each request must be signed with the keys of its profile `default`, not longer
-ago than `SKEW`; without it, any keys are accepted. Stored objects are neither verified nor replicated.
+ago than `SKEW`; without it, any keys are accepted. Web pages are refused (localbucket would let each one that is open
+in a browser on this machine read and write). Stored objects are neither verified nor replicated.
 """
 
 from __future__ import annotations
@@ -54,12 +55,18 @@ _AUTHORIZATION = re.compile(
 class Handler(S3Handler):  # type: ignore[misc]
     """Handles one request."""
 
+    timeout = 60
+    """Seconds after which a connection is closed whose client sends nothing."""
     credentials: Credentials | None = None
     """The keys that requests must be signed with."""
 
     def parse_request(self) -> bool:
-        """Read the request line and headers, and refuse a request without the right signature."""
+        """Read the request line and headers, and refuse a request from a web page or without the right signature."""
         if not super().parse_request():
+            return False
+        if "Origin" in self.headers:
+            del self.headers["Origin"]  # which localbucket would allow in its answer
+            self._send_error(S3Error(HTTPStatus.FORBIDDEN, "AccessForbidden", "Web pages have no access."))
             return False
         code = "" if self.credentials is None else _refusal(self, self.credentials)
         if code:

@@ -32,7 +32,7 @@ from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.errors import Conflict, PermanentError
+from essp_common.errors import Conflict, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
@@ -123,8 +123,14 @@ class Saved:
         return min(clips, block * topics.BLOCK_CLIPS)
 
     def part_of(self, block: int) -> str:
-        """The name of a part that holds a saved block."""
-        return self._part_of[block]
+        """The name of a part that holds a block. Raises `NotFound` if it was removed since."""
+        try:
+            return self._part_of[block]
+        except KeyError as error:
+            raise NotFound(
+                f"what was saved of clip {block * topics.BLOCK_CLIPS} is gone from {layout.PARTS}; start the job "
+                "again, and it is computed again"
+            ) from error
 
 
 class PartialScores:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from essp_common.catalog.checks import LARGEST_COUNT
 from essp_common.catalog.columns import Lists, narrow
 from essp_common.catalog.rows import Rows
+from essp_common.catalog.source_columns import values_of
 from essp_common.catalog.timed import TimedFrames
 from essp_common.job.clip_spec import ClipSpec
 
@@ -58,6 +59,7 @@ class CatalogView:
         """(classes + 1,) where each class begins in `in_classes`, and the end of the last one."""
         self._starts: tuple[int, NDArray[Any]] | None = None
         self._timed: tuple[ClipSpec, TimedFrames] | None = None
+        self._values: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,6 +73,12 @@ class CatalogView:
     def by_class(self) -> tuple[NDArray[np.int32], ...]:
         """For each class id, the videos in it (may be empty)."""
         return tuple(np.split(self.in_classes, self.class_begin[1:-1])) if self.classes else ()
+
+    def values(self, column: str, field: str) -> list[str]:
+        """The value of each video in a column of the catalog's source, as `values_of`."""
+        if column not in self._values:
+            self._values[column] = values_of(self.rows, column, field)
+        return self._values[column]
 
     @cached_property
     def file(self) -> NDArray[Any] | None:

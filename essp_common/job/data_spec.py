@@ -116,9 +116,20 @@ class DataSpec(Section):
 
 MOST_CLIPS = 10**9
 """The largest number of clips in an epoch."""
-_OF_VISITS = ("clips_per_visit", "window")
+_OF_VISITS, _MIXED = ("clips_per_visit", "window"), ("class_balanced", "pooled")
 EVERY = ("every_s", "every_frames")
 """Fields of `sampling` that give the distance of clips, in a video of any length."""
+
+
+class MixSpec(Section):
+    """How much each source of videos gives to training."""
+
+    column: Label
+    """The column of the catalog that says which source a video is from: `dataset` in one made by `essp catalog merge`,
+    or any other column of its source, or `group`."""
+    shares: dict[Label, Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]] = Field(min_length=2)
+    """Value of that column -> its share of the training clips, in any unit: `{robots: 3, web: 1}`. Each value that a
+    training video has needs one."""
 
 
 class SamplingSpec(Section):
@@ -134,6 +145,9 @@ class SamplingSpec(Section):
     in random order."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed. The same seed gives the same clips."""
+    mix: MixSpec | None = None
+    """`class_balanced`, `pooled`: draw the source of a video first, by its share, then a class of that source. Without
+    it, sources do not matter."""
     clips_per_epoch: int | None = Field(None, ge=1, le=MOST_CLIPS)
     """Clips of one training epoch (default: one for each training video; `exhaustive`: one for each possible start)."""
     clips_per_video: int = Field(3, ge=1, le=10**6)
@@ -200,6 +214,12 @@ class SamplingSpec(Section):
         fields = type(self).model_fields
         if self.step != 1 and self.kind != "exhaustive":
             raise wrong(f"only `kind: exhaustive` has it, and this is {self.kind}", field="step", code="conflict")
+        if self.mix is not None and self.kind not in _MIXED:
+            raise wrong(
+                f"only `kind: class_balanced` and `pooled` have it, and this is {self.kind}",
+                field="mix",
+                code="conflict",
+            )
         if self.has_visits:
             if self.locality:
                 raise wrong(

@@ -26,6 +26,7 @@ from essp_common.catalog.divisions import columns_of, divided
 from essp_common.catalog.events import check_one_view, of_views
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.schema import OF_EVENTS, TIMED
+from essp_common.catalog.source_columns import stored_in
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
@@ -49,7 +50,8 @@ def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = N
         return of_records(spec, stores)
     timed = OF_EVENTS if spec.clip.views else TIMED if spec.clip.by_time else ()
     moving = ("codec",) if spec.clip.motion else ()
-    wanted = None if columns is None else (*columns, "view", *timed, *moving, *columns_of(spec.data))
+    mixed = stored_in(spec.sampling.mix.column) if spec.sampling.mix is not None else ()
+    wanted = None if columns is None else (*columns, "view", *timed, *moving, *columns_of(spec.data), *mixed)
     catalog = divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
     if spec.clip.views:
         return of_views(catalog, tuple(spec.clip.views))

@@ -18,6 +18,8 @@ from essp_common.records.versions import DataSet, RecordFile, Version, digest
 
 FILE_BYTES = 256 * 2**20
 """Approximate size of a file: it is in memory while it is filled, and large enough for sequential reading."""
+LEAST_FILE_BYTES, MOST_FILE_BYTES = 2**20, 4 * 2**30
+"""What a user may choose: small files cost an object store many requests, and a build holds two files in memory."""
 
 
 class Writer:

@@ -1,4 +1,7 @@
-"""The default plan of training: draw a class, then a video, then an offset in the video, each uniformly at random."""
+"""The default plan of training: draw a class, then a video, then an offset in the video, each uniformly at random.
+
+A job that mixes sources draws the source before that, by its share (`cells.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from numpy.typing import NDArray
 from essp_common.catalog.view import CatalogView
 from essp_common.counter_rng import CounterRng, below, below_each
 from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import MixSpec
+from essp_engine.planning.cells import Cells
 from essp_engine.planning.planned_clip import PlanBase, PlannedClip, snippet_begins
 
 _SNIPPETS = 1 << 61
@@ -22,16 +27,19 @@ _AHEAD = 1024
 class ClassBalanced(PlanBase):
     """See `plan.class_balanced`."""
 
-    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, seed: int, stream: int, locality: int) -> None:
+    def __init__(
+        self,
+        view: CatalogView,
+        clip: ClipSpec,
+        size: int,
+        seed: int,
+        stream: int,
+        locality: int,
+        mix: MixSpec | None = None,
+    ) -> None:
         super().__init__(view, clip, size, locality)
         self._rng, self._snippets_rng = CounterRng(seed, stream), CounterRng(seed, _SNIPPETS | stream)
-        # Without empty classes, from which nothing can be drawn; `empty_classes` names them.
-        counts = np.diff(view.class_begin)
-        drawn = np.flatnonzero(counts)
-        self._names = [view.classes[class_id] for class_id in drawn.tolist()]
-        self._begins, self._counts = view.class_begin[drawn], counts[drawn].astype(np.uint64)
-        self._videos = view.in_classes
-        """Ordered by class, as described by `_begins` and `_counts`."""
+        self._cells = Cells(view, mix)
         self._ahead = _AHEAD
         self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
 
@@ -71,26 +79,24 @@ class ClassBalanced(PlanBase):
     def _video(self, draw: int, attempt: int) -> tuple[int, Iterator[int]]:
         """The video of a draw, or its replacement; and the remaining words."""
         words = self._rng.words(draw)
-        drawn = below(words, len(self._counts))
-        place = below(words, int(self._counts[drawn]))
+        cell = self._cells.drawn(words)
+        place = below(words, int(self._cells.counts[cell]))
         if attempt:
-            place, words = self._replacement(draw, attempt, drawn, place)
-        return int(self._videos[self._begins[drawn] + place]), words
+            place, words = self._replacement(draw, attempt, cell, place)
+        return int(self._cells.videos[self._cells.begins[cell] + place]), words
 
     def _drawn_videos(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
         """For the draws `start..stop`: the next word, the video, and whether `_video` might give another video."""
-        words = self._rng.table(start, stop)
-        classes = np.full(stop - start, len(self._counts), np.uint64)
-        drawn, refused = below_each(words[:, 0], classes)
-        place, more = below_each(words[:, 1], self._counts[drawn])
-        return words[:, 2], self._videos[self._begins[drawn] + place].astype(np.int64), refused | more
+        cells, words = self._cells, self._rng.table(start, stop)
+        drawn, refused = cells.drawn_each(words)
+        place, more = below_each(words[:, cells.used], cells.counts[drawn])
+        return words[:, cells.used + 1], cells.videos[cells.begins[drawn] + place].astype(np.int64), refused | more
 
-    def _replacement(self, draw: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
-        """The place, within its class, of a video that no earlier attempt at this draw took; and the remaining
-        words."""
-        places = int(self._counts[drawn])
+    def _replacement(self, draw: int, attempt: int, cell: int, place: int) -> tuple[int, Iterator[int]]:
+        """The place, within its cell, of a video that no earlier attempt at this draw took; and the remaining words."""
+        places = int(self._cells.counts[cell])
         if attempt >= places:
-            raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")
+            raise LookupError(f"{self._cells.name(cell)} has no other video ({places} in all)")
         taken = [place]
         for number in range(1, attempt + 1):
             words = self._rng.words(draw, number)

@@ -23,7 +23,7 @@ import numpy as np
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
-from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.data_spec import MixSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_engine.planning.class_balanced import ClassBalanced
 from essp_engine.planning.even import Dense, Regular, RoundRobin, Uniform, frames_of
@@ -34,14 +34,22 @@ from essp_engine.planning.share import Share
 
 
 def class_balanced(
-    view: CatalogView, clip: ClipSpec, size: int, seed: int, purpose: Purpose, epoch: int, locality: int = 0
+    view: CatalogView,
+    clip: ClipSpec,
+    size: int,
+    seed: int,
+    purpose: Purpose,
+    epoch: int,
+    locality: int = 0,
+    mix: MixSpec | None = None,
 ) -> Plan:
     """`size` clips: for each a class, then a video of it, then a place in the video, all drawn uniformly.
 
-    Classes without a usable video are left out (`empty_classes`). The n-th replacement at an index is a video of the
-    same class that no earlier attempt took.
+    With a `mix`, the source of the video is drawn first, by its share. Classes without a usable video are left out
+    (`empty_classes`). The n-th replacement at an index is a video of the same class, and source, that no earlier
+    attempt took. Raises `ConfigError` if the mix does not fit the videos.
     """
-    return ClassBalanced(view, clip, size, seed, _stream(purpose, epoch), locality)
+    return ClassBalanced(view, clip, size, seed, _stream(purpose, epoch), locality, mix)
 
 
 def pooled(
@@ -53,12 +61,14 @@ def pooled(
     epoch: int,
     clips_per_visit: int,
     window: int,
+    mix: MixSpec | None = None,
 ) -> Plan:
     """`size` clips, `clips_per_visit` of each drawn video, mixed within windows of `window` indices.
 
-    With one clip per visit this is `class_balanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`.
+    With one clip per visit this is `class_balanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`,
+    and if the mix does not fit the videos.
     """
-    return Pooled(view, clip, size, seed, _stream(purpose, epoch), clips_per_visit, window)
+    return Pooled(view, clip, size, seed, _stream(purpose, epoch), clips_per_visit, window, mix)
 
 
 def exhaustive(
@@ -147,12 +157,13 @@ def _whole_plan(
         case "uniform":
             return round_robin(view, clip, sampling.clips_per_video, size, epoch, sampling.issue_window)
         case "pooled":
-            return pooled(view, clip, size, sampling.seed, purpose, epoch, per_visit, window)
+            return pooled(view, clip, size, sampling.seed, purpose, epoch, per_visit, window, sampling.mix)
         case "exhaustive":
             wanted, seed, step = sampling.clips_per_epoch, sampling.seed, sampling.step
             return exhaustive(view, clip, wanted, seed, purpose, epoch, step, per_visit, window)
         case "class_balanced":
-            return class_balanced(view, clip, size, sampling.seed, purpose, epoch, sampling.issue_window)
+            seed, locality = sampling.seed, sampling.issue_window
+            return class_balanced(view, clip, size, seed, purpose, epoch, locality, sampling.mix)
 
 
 def empty_classes(view: CatalogView) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from essp_common.catalog.view import CatalogView
 from essp_common.counter_rng import CounterRng, below, below_each
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import MixSpec
 from essp_engine.planning.class_balanced import ClassBalanced
 from essp_engine.planning.dealing import Dealer
 from essp_engine.planning.planned_clip import PlannedClip
@@ -55,8 +56,9 @@ class Pooled(ClassBalanced):
         stream: int,
         clips_per_visit: int,
         window: int,
+        mix: MixSpec | None = None,
     ) -> None:
-        super().__init__(view, clip, size, seed, stream, window)
+        super().__init__(view, clip, size, seed, stream, window, mix)
         if window < clips_per_visit or window % clips_per_visit:
             raise ConfigError(
                 f"a window of {window} clips cannot be divided into visits of {clips_per_visit}", code="conflict"

@@ -131,9 +131,10 @@ def _check_same(known: JobSpec, spec: JobSpec, added: Collection[str]) -> None:
         return
     other = "another job" if known.name == spec.name else f"another job ({known.name})"
     while_running = set(differing) <= set(changeable(known))
+    elsewhere = "output" if spec.extract is not None else "name and output (--name sets both)"
     raise ConfigError(
-        f"{spec.output} holds {other}, which differs in {', '.join(differing)}; choose another name and "
-        "output (--name sets both), or start with --fresh to remove what is there"
+        f"{spec.output} holds {other}, which differs in {', '.join(differing)}; choose another {elsewhere}, or start "
+        "with --fresh to remove what is there"
         + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else ""),
         field="output",
         code="taken",

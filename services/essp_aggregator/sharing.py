@@ -5,7 +5,8 @@
     the one that fuses     waits for all results, and removes them
 
 A message is committed once its result is stored, so another aggregator gets those of one that dies. A result depends on
-scores and candidate alone, so it does not matter if two aggregators try the same one. If the one that fuses dies, its
+scores and candidate alone, so it does not matter if two aggregators try the same one. So candidates are announced again
+if nothing happens for long: an aggregator that does not know the job yet drops them. If the one that fuses dies, its
 successor finds the results that are there: the folder is named by a digest of the scores and candidates.
 """
 
@@ -16,7 +17,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from essp_aggregator.fusion import Aligned, Trial
 from essp_aggregator.search import Progress, Search, TrialPool, work
@@ -45,6 +46,8 @@ _WORTH = 10**9
 """In numbers read. A smaller search is over before others have read the scores."""
 _LOOK_S = 0.5
 """How often results are looked for."""
+_AGAIN_S = 300.0
+"""Without a new result for this long, the candidates that lack one are announced again."""
 _POLL_S, _POLL_RECORDS = 0.2, 64
 _KNOWN_S = 10.0
 """How long to wait for the command of a job whose candidate has arrived."""
@@ -86,29 +89,42 @@ class SharedSearch:
         search = hashlib.sha256(data + named.encode()).hexdigest()[:16]
         prefix = f"{layout.SEARCHES}{search}/"
         self._output.put(f"{prefix}scores", data)
-        self._publish(candidates, search)
+        self._publish(dict(enumerate(candidates)), search)
         log.info(
             "job %s: shares %d candidates with all aggregators", self._job, len(candidates), extra={"job_id": self._job}
         )
         wanted = [_key(prefix, number) for number in range(len(candidates))]
-        self._wait_for(wanted, f"{prefix}scores", prefix)
+        self._wait_for(candidates, search)
         results = [self._output.get(key) for key in wanted]
         for key in (*wanted, f"{prefix}scores"):  # failures too: the next run of the job tries again
             self._output.delete(key)
         return [_read(result, one) for result, one in zip(results, candidates, strict=True)]
 
-    def _wait_for(self, wanted: Sequence[str], scores: str, prefix: str) -> None:
-        """Wait for these results. Raises as `__call__`."""
-        while not (found := {info.key for info in self._output.list(prefix)}).issuperset(wanted):
-            if scores not in found:
+    def _wait_for(self, candidates: Sequence[Candidate], search: str) -> None:
+        """Wait for the results of these candidates. Raises as `__call__`."""
+        prefix = f"{layout.SEARCHES}{search}/"
+        most, quiet_s = 0, 0.0
+        while True:
+            found = {info.key for info in self._output.list(prefix)}
+            missing = {n: one for n, one in enumerate(candidates) if _key(prefix, n) not in found}
+            if not missing:
+                return
+            if f"{prefix}scores" not in found:
                 raise Unavailable(f"another aggregator has ended the same search of job {self._job}")
             if self._is_over():
                 raise PermanentError("it has ended during the search for the best strategy")
+            if len(found) > most:
+                most, quiet_s = len(found), 0.0
+            elif quiet_s >= _AGAIN_S:
+                self._publish(missing, search)
+                quiet_s = 0.0
             if self._leave(_LOOK_S):
                 raise Unavailable(f"the search of job {self._job} is left to another aggregator")
+            quiet_s += _LOOK_S
 
-    def _publish(self, candidates: Sequence[Candidate], search: str) -> None:
-        for number, one in enumerate(candidates):
+    def _publish(self, candidates: Mapping[int, Candidate], search: str) -> None:
+        """`candidates`: by their numbers."""
+        for number, one in candidates.items():
             message = TryCandidate(
                 job=self._job,
                 fence=self._fence,

@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader
 import essp
 from essp.api.epochs import Epochs
 from essp.catalog.build import build
-from tests.harness.loops import loader, taken
+from essp.catalog.merging import merge
+from essp_common.wiring import Stores
+from tests.harness.loops import CLIP, loader, taken
 from tests.harness.refused import refused
 
 
@@ -155,3 +157,26 @@ def test_a_data_set_of_hugging_face_has_the_clips_of_a_loader_from_any_position(
 def test_only_loaders_become_data_sets() -> None:
     with refused("loader", "type"):
         essp.to_hf_iterable([1])  # type: ignore[arg-type]
+
+
+def test_a_loader_and_a_job_mix_the_data_sets_of_one_catalog(catalog: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both.parquet"
+    merge({"one": f"file://{catalog}", "two": f"file://{catalog}"}, f"file://{both}", Stores(("file:///",)))
+    mix = {"column": "dataset", "shares": {"one": 1, "two": 9}}
+    sampling = essp.Sampling(mix=mix, clips_per_epoch=40, seed=3)
+    with essp.Loader(both, clip=CLIP, batch_size=10, sampling=sampling) as mixed:
+        whole = [video for batch in mixed for video in batch.meta["video"]]
+        mixed.set_epoch(0)
+        first = next(iter(mixed)).meta["video"]
+    assert list(first) == whole[:10]
+    counts = Counter(video.partition("/")[0] for video in whole)
+    assert 28 <= counts["two"] <= 39, counts
+    with refused("sampling.mix", "conflict"):
+        essp.Sampling(kind="uniform", mix=mix)
+    with (
+        refused("sampling.mix.shares", "missing"),
+        essp.Loader(
+            both, clip=CLIP, sampling=essp.Sampling(mix={"column": "dataset", "shares": {"one": 1, "three": 1}})
+        ),
+    ):
+        pass

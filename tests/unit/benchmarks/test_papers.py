@@ -16,7 +16,7 @@ from benchmarks.papers.__main__ import PAPERS, ROOT
 from benchmarks.papers.document import markdown, write_page
 from benchmarks.papers.folds import accuracy
 from benchmarks.papers.scaling import predicted
-from benchmarks.papers.study import Options, Part, Steps, Values, run
+from benchmarks.papers.study import Options, Part, Steps, Values, run, written
 from benchmarks.papers.traditional import Samples, Task, _write_flow
 
 Made = list[str]
@@ -59,6 +59,13 @@ def test_a_run_is_not_mixed_with_one_that_was_asked_for_otherwise(tmp_path: Path
     run(part([]), Options(tmp_path / "elsewhere", tmp_path, rounds=1), path, resume=True)  # neither is of its numbers
     with pytest.raises(ValueError, match="asked"):
         run(part([]), Options(tmp_path, rounds=2), path, resume=True)
+
+
+def test_numbers_in_a_row_are_on_one_line_and_nothing_else_changes() -> None:
+    held = {"a": [1, -2.5e-07, 3], "b": ["[1,  2]", "x"], "c": [{"d": []}], "e": [[1, 2], [3]]}
+    text = written(held)
+    assert json.loads(text) == held
+    assert "[ 1, -2.5e-07, 3 ]" in text
 
 
 def test_a_page_gets_the_table_between_its_marks(tmp_path: Path) -> None:

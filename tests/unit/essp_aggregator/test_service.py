@@ -21,7 +21,7 @@ from essp_aggregator.fusion import Aligned, Trial, in_turn, try_candidates
 from essp_aggregator.search import Search, TrialPool
 from essp_aggregator.service import Aggregator, build
 from essp_aggregator.shared_scores import SharedScores, scores_at
-from essp_aggregator.sharing import SharedSearch
+from essp_aggregator.sharing import SharedSearch, _candidate
 from essp_common import topics
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
@@ -34,6 +34,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError, Unavailable
 from essp_common.job.spec import AggregationSpec
 from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import parsed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import (
@@ -726,4 +727,28 @@ def test_a_candidate_whose_result_is_stored_is_not_tried_again(job: FinishedJob)
 def test_a_search_that_another_aggregator_has_ended_is_made_again(job: FinishedJob) -> None:
     search = SharedSearch(MemoryBus(), job.store, JOB, 4, Search(1, JOB), lambda _: False, lambda: False)
     with pytest.raises(Unavailable, match="another aggregator"):
-        search._wait_for([f"{layout.SEARCHES}a/0000000000"], f"{layout.SEARCHES}a/scores", f"{layout.SEARCHES}a/")
+        search._wait_for([_candidate(BEST)], "a")
+
+
+BEST = TryCandidate(strategy="best", params_json="{}")
+
+
+def test_a_candidate_that_nobody_tried_is_announced_again(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aggregator drops the candidates of a job that it does not know yet."""
+    monkeypatch.setattr(sharing, "_AGAIN_S", 5 * sharing._LOOK_S)
+    bus = MemoryBus()
+    bus.ensure_topics({topics.SEARCHES: topics.DATA_PARTITIONS})
+    announced: list[int] = []
+
+    def look(_: float) -> bool:
+        for record in helper.poll(8, 0):
+            number = parsed(TryCandidate, record).number
+            announced.append(number)
+            job.store.put(f"{layout.SEARCHES}a/{number:010d}", b"result")
+        return False
+
+    with closing(bus.subscribe([topics.SEARCHES], "helper")) as helper:
+        for key in ("scores", "0000000000"):
+            job.store.put(f"{layout.SEARCHES}a/{key}", b"stored")
+        SharedSearch(bus, job.store, JOB, 4, Search(1, JOB), look, lambda: False)._wait_for([_candidate(BEST)] * 3, "a")
+    assert sorted(announced) == [1, 2]

@@ -13,7 +13,7 @@ from essp_common.artifacts.fused_model import open_model, read_model, write_mode
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.segments import read_segments
-from essp_common.errors import PermanentError
+from essp_common.errors import NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import ERROR, Control
@@ -289,3 +289,10 @@ def test_a_strategy_that_looks_at_clips_gets_those_of_each_video(tmp_path: Path)
     for video, answer in enumerate(bench.answers()):
         assert answer.scores == pytest.approx(expected(CLIPS_PER_VIDEO * video), abs=ROUNDING)
     read_segments(bench.store, layout.SEGMENTS)
+
+
+def test_a_part_that_somebody_removed_is_named(tmp_path: Path) -> None:
+    spec, store = job_spec(tmp_path, model_at(tmp_path)), DirectoryStore(str(tmp_path / "out"))
+    parts = PartialScores(store, spec, 0, read_model(DirectoryStore(str(tmp_path / "model"))))
+    with pytest.raises(NotFound, match=f"clip {2 * topics.BLOCK_CLIPS} is gone"):
+        next(parts.read_blocks("rgb", parts.saved("rgb"), range(2, 3)))

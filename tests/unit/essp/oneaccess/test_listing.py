@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -173,6 +174,29 @@ def test_images_of_several_sizes_become_those_of_cifar_10(tmp_path: Path) -> Non
     images, _ = oneaccess.load.DataLoader(store).get_next_batch()
     assert images.shape == (3, 3, 32, 32)
     assert sorted(images[:, 0, 0, 0].tolist()) == [24, 32, 50]
+
+
+def test_images_of_coco_are_cropped_once_and_labelled_by_their_largest_object(tmp_path: Path) -> None:
+    (tmp_path / "train2017").mkdir()
+    for number, shade in ((1, 40), (2, 200)):
+        cv2.imwrite(str(tmp_path / "train2017" / f"{number}.png"), np.full((250, 300, 3), shade, np.uint8))
+    boxes = [(1, 7, [0, 0, 9, 9]), (1, 8, [0, 0, 90, 90]), (2, 7, [5, 5, 20, 20])]
+    annotations = {
+        "images": [{"id": number, "file_name": f"{number}.png"} for number in (1, 2)],
+        "categories": [{"id": 7, "name": "cat"}, {"id": 8, "name": "dog"}],
+        "annotations": [
+            {"id": number, "image_id": image, "category_id": category, "bbox": box}
+            for number, (image, category, box) in enumerate(boxes)
+        ],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(annotations))
+    store = oneaccess.store.CocoDetection(
+        annFile=tmp_path / "instances.json", input_data_folder=tmp_path / "train2017", batch_size=2, rel_sample_size=1
+    )
+    store.initialize()
+    images, labels = oneaccess.load.DataLoader(store).get_next_batch()
+    assert images.shape == (2, 3, 224, 224)
+    assert sorted(zip(images[:, 0, 0, 0].tolist(), labels.tolist(), strict=True)) == [(40, 1), (200, 0)]
 
 
 @pytest.mark.parametrize("name", ["max_batches", "batch_size", "rel_sample_size", "max_samples"])

@@ -325,6 +325,22 @@ def test_a_build_says_how_to_train(tmp_path: Path, options: tuple[str, ...], sid
         assert sum(map(len, loader)) == 6
 
 
+def test_files_are_as_large_as_one_says(tmp_path: Path) -> None:
+    source, noise = tmp_path / "images" / "cat", np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+    source.mkdir(parents=True)
+    for number in range(5):
+        cv2.imwrite(str(source / f"{number}.bmp"), noise)
+    build_into = ("records", "build", str(source.parent), "--encode", "raw", "--out")
+    for name, options, files in (("set", (), 1), ("small", ("--file-size", "1MiB"), 3)):
+        essp_command(*build_into, str(tmp_path / name), *options)
+        sizes = [path.stat().st_size for path in (tmp_path / name / "records").glob("*.records")]
+        assert len(sizes) == files
+        assert max(sizes) <= (2**20 if options else 2**28)
+    for wrong, code in (("large", "type"), ("1KiB", "range"), ("5GiB", "range")):
+        with refused("--file-size", code):
+            essp_command(*build_into, str(tmp_path / "none"), "--file-size", wrong)
+
+
 def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     source, out = str(folder(tmp_path / "images")), str(tmp_path / "set")
     assert "6 images, 2 labels" in essp_command("records", "build", source, "--out", out, "--dry-run").output

@@ -65,6 +65,25 @@ def test_body_that_is_not_the_announced_one_replaces_nothing(
     assert (folder / "bucket" / "key").read_bytes() == b"whole"
 
 
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "PUT"])
+def test_web_page_has_no_access(folder: Path, method: str) -> None:
+    (folder / "bucket" / "key").write_bytes(b"mine")
+    status, text = answer(
+        folder, f"{method} /bucket/key HTTP/1.1\r\nOrigin: http://evil\r\nContent-Length: 3\r\n", b"new"
+    )
+    assert (status, "Access-Control" in text) == (403, False), text
+    assert (folder / "bucket" / "key").read_bytes() == b"mine"
+
+
+def test_connection_of_a_silent_client_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "timeout", 0.01)
+    handler: Any = type("Here", (Handler,), {"data_root": folder})
+    client, server = socket.socketpair()
+    with client, server:
+        client.sendall(b"GET /bucket/key HTTP/1.1\r\n")
+        handler(server, ("client", 0), None)  # returns
+
+
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
