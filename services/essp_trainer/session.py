@@ -29,8 +29,8 @@ commits their messages only when a checkpoint covers what it learned from them. 
 last checkpoint and receives everything again that it had trained since. An interrupted evaluation starts again at its
 first clip.
 
-A checkpoint begins at the end of each TRAIN phase, and within it every `checkpoint.every` clips, or at the
-interval that `checkpoint.overhead` allows. It is written while training continues, unless `checkpoint.parallel` is off. The session
+A checkpoint begins at the end of each TRAIN phase, and within it every `checkpoint.every` clips, or at the interval that
+`checkpoint.overhead` allows. It is written while training continues, unless `checkpoint.parallel` is off. The session
 waits for it when the job pauses, before it calls weights the best, and before it leaves (drain, stop). A checkpoint
 always shows a moment between two batches.
 
