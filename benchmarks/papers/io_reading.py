@@ -219,9 +219,11 @@ def _draw(values: Values) -> Figure | None:
                 rates = _rate(values, device, pipeline, threads)
                 axes.bar(place, statistics.median(rates), color=_COLOURS[place])
                 axes.plot([place] * len(rates), rates, "k.", markersize=3)
+            most = axes.get_ylim()[1]
+            for place, threads in enumerate(THREADS):
                 raw = statistics.median(_rate(values, device, BOUND, threads))
                 axes.plot([place - 0.4, place + 0.4], [raw, raw], color="black", linewidth=1)
-            axes.set_yscale("log")
+            axes.set_ylim(0, 1.1 * most)  # raw reads may be far above
             axes.set_xticks(range(len(THREADS)), [str(threads) for threads in THREADS])
             if pipeline == KINDS[0]:
                 axes.set_title(device, fontsize=9)
@@ -263,7 +265,7 @@ def _draw_machines(values: Values) -> Figure | None:
     axes: Any = figure.subplots()
     for kind, colour in zip(KINDS, (_COLOURS[3], _COLOURS[0]), strict=True):
         rates = {processes: found for processes, found in together(values, kind).items() if found}
-        axes.plot(rates, [statistics.median(found) for found in rates.values()], "o-", color=colour, label=kind)
+        axes.plot(list(rates), [statistics.median(found) for found in rates.values()], "o-", color=colour, label=kind)
     axes.set_xlabel("processes, each with its own link")
     axes.set_ylabel("images/s together")
     axes.set_xticks(_PROCESSES[: PARTS - 1])
