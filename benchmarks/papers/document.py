@@ -80,19 +80,10 @@ def measured(document: Mapping[str, Any], quiet: bool) -> str:
     return line
 
 
-_WHOLE = 1000
-"""From here on, values are whole numbers."""
-
-
 def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
-
-
-def digits(most: float) -> str:
-    """The form of values up to this one: three digits, or whole numbers."""
-    return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
 
 
 def digits(value: float) -> str:
