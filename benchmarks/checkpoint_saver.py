@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,10 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, "essp-save") if parallel else None
         self._writing: Future[None] | None = None
         self._saves = 0
+        self.ended_s = 0.0
+        """When the last one was on the disk (`time.perf_counter`)."""
+        self.sizes: list[int] = []
+        """Bytes of each checkpoint so far."""
 
     def save(self, tensors: Tensors, moving: Moving = ()) -> None:
         """Begin; what is not `moving` may change only after `wait_for_copy`. Waits for the save before."""
@@ -69,8 +74,10 @@ class Saver:
 
     def _write(self, files: tuple[str, ...]) -> None:
         name = CheckpointName(self._saves, 1)
-        self._packing.data(name, dict.fromkeys(files, self._how), False)(self._store, "")
+        stored = self._packing.data(name, dict.fromkeys(files, self._how), False)(self._store, "")
         self._packing.settle(True)
+        self.ended_s = time.perf_counter()
+        self.sizes.append(sum(file.size_bytes for file in stored))
 
 
 def torch_save(tensors: Tensors, folder: Path) -> None:

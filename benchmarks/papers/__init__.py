@@ -26,4 +26,16 @@ tf_data.py       epochs of tf.data, in an environment of its own
 sharing.py       Table 6: Hogwild
 over_memory.py   images that are larger than memory, over a disk and S3
 limited.py       a limit on memory, page cache included
+
+check_qzp.py            the parts of the page docs/papers/check-qzp.md
+checkpoint_ways.py      the combinations of Q, Z and P, and the loops that are saved
+checkpoint_waits.py     how long training waits for a checkpoint
+checkpoint_stages.py    snapshot, quantisation, gzip, writing
+checkpoint_training.py  whole training runs, and the bytes that they write
+
+io.py            the parts of the page docs/papers/io.md
+io_images.py     as many and as large images as the paper's
+io_reading.py    images per second: threads, devices, an object store, several processes
+io_training.py   training that reads images: prefetch, batch sizes, bytes over time
+io_writing.py    writing: the bound, checkpoints on several devices, bytes over time
 """

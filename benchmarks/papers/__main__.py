@@ -17,12 +17,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from benchmarks.papers import essp_paper, oneaccess_paper
+from benchmarks.papers import check_qzp, essp_paper, io, oneaccess_paper
 from benchmarks.papers.document import write_page
 from benchmarks.papers.study import Options, Part, run
 
 ROOT = Path(__file__).parents[2]
-PAPERS: Mapping[str, Mapping[str, Part]] = {"essp": essp_paper.PARTS, "oneaccess": oneaccess_paper.PARTS}
+PAPERS: Mapping[str, Mapping[str, Part]] = {
+    "essp": essp_paper.PARTS,
+    "oneaccess": oneaccess_paper.PARTS,
+    "check-qzp": check_qzp.PARTS,
+    "io": io.PARTS,
+}
 """Name of a page in docs/papers -> its parts."""
 
 
@@ -47,6 +52,7 @@ def main(
     results: Annotated[Path, typer.Option(help="Where the JSON files and figures go.")] = ROOT / "docs/papers",
 ) -> None:
     """Repeat a paper's experiments, part by part."""
+    paper = paper.replace("_", "-")
     if paper not in PAPERS:
         _refuse(f"no paper {paper}; there are: {', '.join(PAPERS)}")
     parts, folder = PAPERS[paper], results / paper

@@ -28,7 +28,7 @@ from benchmarks.papers.machine import apart, cpu_s
 from benchmarks.papers.pictures import large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench.page_cache import evict
-from essp.servers.servers import FolderServer
+from essp.servers.servers import S3Server
 from essp_common.quantities import size
 from essp_common.wiring import open_store
 
@@ -124,7 +124,7 @@ def served(logs: Path, bucket: Path) -> Iterator[str]:
 
     Sets the variables of the environment that a client needs.
     """
-    with FolderServer(logs, folder=bucket.parent) as server:
+    with S3Server(logs, folder=bucket.parent) as server:
         root = server.store(bucket.name)
         given = {"ESSP_STORES": f'["{root}", "file:///"]', "AWS_ACCESS_KEY_ID": "essp", "AWS_SECRET_ACCESS_KEY": "essp",
                  "AWS_DEFAULT_REGION": "us-east-1"}  # fmt: skip

@@ -22,7 +22,7 @@ from pathlib import Path
 from essp.bench.io import Tell
 from essp.bench.places import remove
 from essp.bench.results import Column, Results, Row, Spread
-from essp.bench.saving import TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Saver
+from essp.bench.saving import MODES, TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Raw, Saver
 from essp_common.artifacts.checkpoint import latest_name
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import PermanentError
@@ -39,7 +39,7 @@ _COUNTS = 0.05
 class CheckpointOptions:
     """What is measured."""
 
-    modes: tuple[Mode, ...] = ("none", "direct", "background", "burst")
+    modes: tuple[Mode, ...] = MODES
     steps: int = 100
     every: int = 20
     runs: int = 3
@@ -172,13 +172,16 @@ class CheckpointBenchmark:
                 self._mark("trained")
                 saver.finish()
                 drained_s = time.perf_counter()
-                if held_s and ((last := latest_name(store, TRAINER)) is None or last.step != saved):
+                pointed = held_s and mode != "raw"
+                if pointed and ((last := latest_name(store, TRAINER)) is None or last.step != saved):
                     raise PermanentError(f"{store.uri('step')}: no checkpoint arrived; this is a defect of ESSP")
             finally:
                 saver.abandon()
         return Saved(trained_s - begin_s, drained_s - trained_s, held_s, bytes_, saver.passed_by)
 
     def _saver(self, mode: Mode, store: ObjectStore, fast: str) -> Saver:
+        if mode == "raw":
+            return Raw(store)
         if mode == "direct":
             return Direct(store)
         if mode == "background":
@@ -229,6 +232,12 @@ def _values(runs: Sequence[Saved]) -> dict[str, Spread]:
 def sentences(found: Mapping[Mode, Medians], options: CheckpointOptions) -> list[str]:
     """What checkpoints cost, and the limiting factor."""
     said = [sentence for mode in ("direct", "background", "burst") if (sentence := _cost(found, mode))]
+    if "direct" in found and "raw" in found:
+        raw, direct = found["raw"], found["direct"]
+        said.append(
+            f"the store takes the same bytes alone at {raw.checkpoint_bytes / raw.held_s / 1e6:.0f} MB/s; a direct "
+            f"checkpoint, which is read back, takes {direct.held_s / raw.held_s:.2g}x as long."
+        )
     if "direct" in found and "burst" in found:
         gain = found["direct"].training_s / found["burst"].training_s
         said.append(f"the burst buffer makes the training {gain:.2g}x as fast as direct checkpoints.")

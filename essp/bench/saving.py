@@ -1,13 +1,14 @@
 """Ways to save checkpoints, during which the training continues or waits.
 
     none          nothing is saved
+    raw           the training waits until the store has the bytes, which are not read back: a bound
     direct        the training waits until the store has everything
     background    the training waits for a copy in memory; a thread writes it
     burst         the training waits until a fast folder has everything; a thread copies it to the store
 
-All but the first use the code with which a trainer saves (`essp_common/artifacts/checkpoint_writer.py`, `staging.py`),
-so a benchmark measures what a training gets: each file is read back, the manifest is written last, and then `latest`
-points to it. The newest `KEPT` checkpoints are kept.
+All but the first two use the code with which a trainer saves (`essp_common/artifacts/checkpoint_writer.py`,
+`staging.py`), so a benchmark measures what a training gets: each file is read back, the manifest is written last, and
+then `latest` points to it. The newest `KEPT` checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from essp_common.job.feature_layout import COLOURS
 from essp_common.job.position import Position
 from essp_common.objects.port import ObjectStore
 
-Mode = Literal["none", "direct", "background", "burst"]
-MODES: tuple[Mode, ...] = ("none", "direct", "background", "burst")
+Mode = Literal["none", "raw", "direct", "background", "burst"]
+MODES: tuple[Mode, ...] = ("none", "raw", "direct", "background", "burst")
 KEPT = 2
 STAGED = 3
 """Maximum number of checkpoints in a burst buffer."""
@@ -68,6 +69,24 @@ class Nothing(Saver):
 
     def save(self, step: int, files: Files) -> None:
         """Does nothing."""
+
+    def finish(self) -> None:
+        """Returns at once, since nothing is pending."""
+
+    def abandon(self) -> None:
+        """Does nothing, since there are no threads."""
+
+
+class Raw(Saver):
+    """Writes the bytes synchronously over the last ones, and does nothing else."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def save(self, step: int, files: Files) -> None:
+        """Write everything."""
+        for name, data in files.items():
+            self._store.put(f"raw/{name}", data)
 
     def finish(self) -> None:
         """Returns at once, since nothing is pending."""

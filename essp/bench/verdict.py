@@ -28,7 +28,8 @@ _NOTABLE = 0.05
 _SAME = 0.97
 """Rates whose ratio is above this are equal; among them, fewer threads are better."""
 _BEYOND = 1.05
-"""A pipeline that exceeds raw reads by more than this factor cannot have read from the same place."""
+"""A pipeline that exceeds raw reads with as many threads by more than this factor cannot have read from the same
+place."""
 _GAIN = 0.1
 """Minimum gain that justifies more threads."""
 _SCALES = 1.5
@@ -99,18 +100,20 @@ def judge(case: Case) -> Verdict:
             why += f"and {reads}"
         case Binds.DECODER:
             why = f"the decoder is the limiting factor: {_threads(best.threads)} computed all the time, {reads}, and "
-            why += f"{_cores(case.cores)} are there: more threads help"
+            why += f"{_cores(case.cores)} are there"
+            why += ": more threads help" if _grows(case, best) else ""
         case Binds.TURNS:
             why = "neither cores nor reads are the limiting factor: "
             why += f"{best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
             why += "threads read and compute by turns"
-            why += "" if _stuck(case, best) else ", so more of them help"
+            why += ", so more of them help" if _grows(case, best) else ""
         case _:
-            why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads, "
-            if share > _BEYOND:
-                why += "which do not limit it here: one was cached, or the rates vary; try more --runs"
+            why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads"
+            why += "" if raw.threads == best.threads else f" with {_threads(raw.threads)}"
+            if _beats(case):
+                why += ", which do not limit it here: one was cached, or the rates vary; try more --runs"
             else:
-                why += _growth(case.raw)
+                why += f", {_growth(case, best)}"
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
 
 
@@ -137,6 +140,20 @@ def _stuck(case: Case, best: Measured) -> bool:
     return any(one.threads >= 2 * best.threads for one in case.pipeline)
 
 
+def _grows(case: Case, best: Measured) -> bool:
+    """Whether the pipeline may gain from still more threads: it did so far, or one number of them was measured."""
+    ordered = sorted(case.pipeline, key=lambda one: one.threads)
+    if len(ordered) < 2:
+        return True
+    return best is ordered[-1] and best.rate >= (1 + _GAIN) * ordered[-2].rate
+
+
+def _beats(case: Case) -> bool:
+    """Whether the pipeline was faster than raw reads with as many threads, or than all of them."""
+    raw, most = {one.threads: one.rate for one in case.raw}, max(one.rate for one in case.raw)
+    return any(one.rate > _BEYOND * raw.get(one.threads, most) for one in case.pipeline)
+
+
 def fastest(measured: Sequence[Measured]) -> Measured:
     """The fastest measurement. Among equals, the one with the fewest threads."""
     most = max(one.rate for one in measured)
@@ -152,14 +169,16 @@ def _scaling(case: Case, best: Measured) -> str:
     return f"{said}{', and more threads gain nothing' if len(case.pipeline) > 1 else ''}."
 
 
-def _growth(raw: Sequence[Measured]) -> str:
+def _growth(case: Case, best: Measured) -> str:
     """Whether latency or bandwidth limits raw reads, if there are enough measurements to tell."""
-    ordered = sorted(raw, key=lambda one: one.threads)
+    ordered = sorted(case.raw, key=lambda one: one.threads)
     if len(ordered) < 2:
         return "so try other numbers of threads to see whether they can be faster"
     before, last = ordered[-2:]
     gain = last.rate / before.rate
     said = f"{percent(gain - 1, 0)} from {before.threads} to {last.threads} threads"
+    if gain >= 1 + _GAIN and _stuck(case, best):
+        return f"which gain {said}, as this does not"
     if gain >= _SCALES ** math.log2(last.threads / before.threads):
         return f"which still gain {said}: its latency is the limit, and more threads help"
     if gain >= 1 + _GAIN:
@@ -170,7 +189,7 @@ def _growth(raw: Sequence[Measured]) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2f}".rstrip("0").rstrip(".") + "x"
 
 
 def _threads(count: int) -> str:

@@ -71,7 +71,8 @@ def main(
     batch: Annotated[int, typer.Option(help="Images in a batch for --model.", min=1)] = 16,
     device: Annotated[str, typer.Option(help="Where to train --model: cpu, cuda, or auto.")] = "auto",
     modes: Annotated[
-        str, typer.Option(help="Ways to save: none, direct, background (as a trainer of ESSP does), burst.")
+        str,
+        typer.Option(help="Ways to save: none, raw (a bound), direct, background (as a trainer of ESSP does), burst."),
     ] = ",".join(MODES),
     buffer: Annotated[
         Path | None, typer.Option(help="A fast folder for the burst buffer; default: a temporary one.")
@@ -89,7 +90,8 @@ def main(
 ) -> None:
     """Measure how much longer training takes when it saves checkpoints to a store.
 
-    direct: training waits for the store. background: training waits for a copy in memory. burst: training waits for a
+    raw: training waits for the store, which gets the bytes alone: a bound. direct: the same for a whole checkpoint,
+    which is read back. background: training waits for a copy in memory. burst: training waits for a
     fast folder, from which a thread copies to the store. Everything written is removed afterwards. Ctrl-C prints what
     has been measured so far.
     """

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from essp.folders import folder_for
-from essp.servers.servers import Address, FolderServer, KafkaServer, RedisServer, S3Server, Server
+from essp.servers.servers import Address, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.quantities import parse_bytes
 from essp_common.runtime.config import Settings
@@ -46,8 +46,10 @@ class Plan:
     address: Address
     ports: tuple[int | None, int | None, int | None]
     """Of Redis, broker and S3; None takes a free one."""
-    keep: Path | None
-    """The folder for the objects of S3; None keeps them in memory."""
+    objects: Path
+    """The folder for the objects of S3."""
+    keep: bool
+    """Whether the objects stay."""
     login: Path | None
     """The folder with the files `password` and `credentials`; None requires no login."""
 
@@ -92,17 +94,15 @@ class LocalServers:
             where, redis_port, maxmemory_bytes=plan.redis_memory_bytes, address=address, password=password
         )
         kafka = KafkaServer(where, kafka_port, address=address)
-        if plan.keep is None:
-            return redis, kafka, S3Server(where, s3_port, address=address)
         keys = None if plan.login is None else plan.login / "credentials"
-        return redis, kafka, FolderServer(where, s3_port, folder=plan.keep, credentials=keys, address=address)
+        return redis, kafka, S3Server(where, s3_port, folder=plan.objects, credentials=keys, address=address)
 
     def _announce(self, environment: dict[str, str]) -> None:
         if self._as_json:
             typer.echo(json.dumps(environment))
         else:
             typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()))
-        kept = "their data" if self._plan.keep is None else f"everything but {self._plan.keep}"
+        kept = f"everything but {self._plan.objects}" if self._plan.keep else "their data"
         typer.echo(f"Logs are in {self._plan.directory}. Ctrl-C stops the servers and discards {kept}.", err=True)
 
 
@@ -117,7 +117,7 @@ def up(
     directory: Annotated[Path | None, typer.Option("--dir", help="Folder for logs (default: a temporary one).")] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep the objects of S3 in this folder; without it, they are in memory and gone at the end."),
+        typer.Option(help="Folder of the objects of S3 (default: a temporary one, which is removed at the end)."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; `::` is every address, and needs --login.")] = _HERE,
     name: Annotated[str, typer.Option(help="Name under which clients reach the servers.")] = _HERE,
@@ -128,7 +128,7 @@ def up(
         Path | None,
         typer.Option(
             help="Folder with the files `password`, of Redis, and `credentials`, an AWS credentials file with the keys "
-            "of S3, which needs --keep. The broker has no login."
+            "of S3. The broker has no login."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as one JSON object.")] = False,
@@ -144,17 +144,16 @@ def up(
         raise ConfigError(
             "others in the network could read and change everything; add --login", field="--host", code="conflict"
         )
-    if login is not None and keep is None:
-        raise ConfigError("S3 checks keys only with --keep; add it", field="--login", code="conflict")
     metrics_port = Settings().metrics_port
     with ExitStack() as cleanup:
         if directory is None:
             folder = Path(cleanup.enter_context(TemporaryFolder("servers")))
         else:
             folder = folder_for("--dir", directory)
-        objects = None if keep is None else folder_for("--keep", keep).resolve()
+        objects = cleanup.enter_context(TemporaryFolder("objects")) if keep is None else folder_for("--keep", keep)
         ports = redis_port, kafka_port, s3_port
-        plan = Plan(folder.resolve(), int(str(memory)), Address(host, name), ports, objects, login)
+        where = folder.resolve(), int(str(memory)), Address(host, name), ports
+        plan = Plan(*where, Path(objects).resolve(), keep is not None, login)
         servers = LocalServers(plan, as_json)
         if metrics_port:
             cleanup.callback(MetricsServer(metrics_port, servers.ready).close)

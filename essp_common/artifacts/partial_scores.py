@@ -123,7 +123,7 @@ class Saved:
         return min(clips, block * topics.BLOCK_CLIPS)
 
     def part_of(self, block: int) -> str:
-        """The name of a part that holds a block. Raises `NotFound`: it was there before, and somebody removed it."""
+        """The name of a part that holds a block. Raises `NotFound` if it was removed since."""
         try:
             return self._part_of[block]
         except KeyError as error:

@@ -256,6 +256,10 @@ class CheckpointSpec(Section):
 
     every: int = Field(0, ge=0, le=10**9)
     """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
+    overhead: float = Field(0.0, ge=0, le=1)
+    """Choose the interval of checkpoints within an epoch automatically, instead of `every`: as short as possible, but
+    checkpoints may take at most this share of the training time, as in 0.01, and begin at least a minute apart. The
+    cost of a checkpoint is measured while training runs. 0: off."""
     keep: int = Field(2, ge=1, le=10_000)
     """How many of the newest checkpoints to keep. In addition, these are kept: the best one; the last one before the
     end, from which training continues if the job gets more epochs; and those to which kept ones store differences."""
@@ -289,7 +293,11 @@ class CheckpointSpec(Section):
     """With `delta`: one save in this many is complete, and those after it store differences to it."""
 
     @model_validator(mode="after")
-    def _rounds_what_it_says(self) -> CheckpointSpec:
+    def _agrees_with_itself(self) -> CheckpointSpec:
+        if self.every and self.overhead:
+            raise wrong(
+                "chooses the interval, and `every` gives one; leave one of them out", field="overhead", code="conflict"
+            )
         if self.bits == 1:
             raise wrong("1 leaves two levels; give 2 to 16, or 0 for all bits", field="bits", code="range")
         if not self.bits and "quantized" in (self.optimizer, self.best):

@@ -51,6 +51,7 @@ from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy, Unsaved
+from essp_trainer.checkpoints.interval import Interval
 from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
@@ -300,13 +301,17 @@ class Trainer:
         if damaged is not None:
             retry_transient(partial(intake.request_rebuild_range, start, damaged), self._leaving)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
+        share = training.checkpoint.overhead
+        interval = Interval(share, self._clock) if share else None
         with (
             closing(
                 DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer, device_views)
             ) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,
             closing(
-                Checkpointer(checkpoint_store, releases, reporter, self._ranks, policy, self._leaving, self._clock)
+                Checkpointer(
+                    checkpoint_store, releases, reporter, self._ranks, policy, self._leaving, self._clock, interval
+                )
             ) as checkpointer,
         ):
             weights = None if latest is not None else self._starting_weights(training.weights)

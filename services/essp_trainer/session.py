@@ -10,7 +10,7 @@ The step, in order (`Session.run`; * marks points at which all ranks synchronise
     3  `settle`            * the result of finished checkpoints; commits messages   checkpoints/checkpointer.py
     4  `_take_changes`     * changes of the running job                             model/rates.py
     5  `_save_and_leave`   * if the signal is to leave: save, return                checkpoints/checkpointer.py
-    6  `_begin_save`       * a checkpoint, if rank 0 retries a failed one           checkpoints/checkpointer.py
+    6  `_begin_save`       * a checkpoint that is due (`overhead`, or a retry)      checkpoints/checkpointer.py
     7  `Training.step`     * forward, backward, summed gradients, update            learner.py, model/training.py
     8  `defer_commit`      keep the messages until a checkpoint covers the clips    checkpoints/checkpointer.py
     9  `release`           free the bytes, report the clips as done                 releases.py
@@ -29,9 +29,10 @@ commits their messages only when a checkpoint covers what it learned from them. 
 last checkpoint and receives everything again that it had trained since. An interrupted evaluation starts again at its
 first clip.
 
-A checkpoint begins at the end of each TRAIN phase and every `checkpoint.every` clips, and is written while training
-continues, unless `checkpoint.parallel` is off. The session waits for it when the job pauses, before it calls weights
-the best, and before it leaves (drain, stop). A checkpoint always shows a moment between two batches.
+A checkpoint begins at the end of each TRAIN phase, and within it every `checkpoint.every` clips, or at the interval
+that `checkpoint.overhead` allows. It is written while training continues, unless `checkpoint.parallel` is off. The
+session waits for it when the job pauses, before it calls weights the best, and before it leaves (drain, stop). A
+checkpoint always shows a moment between two batches.
 
 A fit to all clips of a TRAIN phase, at its end, may take minutes. A trainer that leaves meanwhile saves the state
 before the fit, and the next session starts the fit again, without clips; a pause suspends it.
@@ -176,6 +177,7 @@ class Session:
                     return
             elif agreement.signal is ControlSignal.PAUSE:
                 self._meter.leave_out(waited_s)
+                self._checkpointer.count_step(False)
                 if not self._checkpointer.failing:  # otherwise `due` says when to try again
                     self._save()
             else:
@@ -251,6 +253,7 @@ class Session:
         self._checkpointer.defer_commit(batch.items)
         self._releases.release(batch.items)
         self._report_step(batch.plan)
+        self._checkpointer.count_step(batch.plan.purpose == TRAIN)
         if batch.plan.purpose == TRAIN and self._many_unsaved() and self._between_batches():
             self._begin_save()
 
@@ -271,6 +274,7 @@ class Session:
     def _end_phase(self, plan: PhasePlan) -> None:
         # The metrics of the phase must include its last step, which a GPU may still be computing.
         self._meter.settle()
+        self._checkpointer.count_step(False)
         self._report_step(plan, last=True)
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
         # Synchronisation point. Times differ between ranks, so all adopt rank 0's metrics, and decide alike about the

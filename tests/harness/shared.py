@@ -19,8 +19,9 @@ from typing import Any, Self
 import pytest
 from execnet.xspec import XSpec
 
-from essp.servers.servers import S3Server, free_port
+from essp.servers.servers import free_port
 from tests.harness import launcher
+from tests.harness.moto_server import MotoServer
 from tests.harness.waiting import until
 
 S3_PORT = "ESSP_TEST_S3_PORT"
@@ -44,7 +45,7 @@ class Shared:
             spec.python = shlex.join(launcher.forked_python(folder, "worker"))
         port = os.environ[S3_PORT] = str(free_port())
         self._resources.callback(os.environ.pop, S3_PORT)
-        server = S3Server(folder, int(port))
+        server = MotoServer(folder, int(port))
         starting = threading.Thread(target=_start, args=(server,), name="s3")
         starting.start()
         self._resources.callback(server.stop)
@@ -55,12 +56,12 @@ class Shared:
         self._resources.close()
 
 
-def _start(server: S3Server) -> None:
+def _start(server: MotoServer) -> None:
     with suppress(Exception):  # a test that needs it says that it is not there
         server.start()
 
 
-class SharedS3Server(S3Server):
+class SharedS3Server(MotoServer):
     """The S3 server of all workers, as one of them uses it: another process starts and stops it."""
 
     def __init__(self, folder: Path) -> None:
@@ -75,6 +76,6 @@ class SharedS3Server(S3Server):
         pass
 
 
-def s3_server(folder: Path) -> S3Server:
+def s3_server(folder: Path) -> MotoServer:
     """The S3 server of this run; enter it."""
-    return SharedS3Server(folder) if S3_PORT in os.environ else S3Server(folder)
+    return SharedS3Server(folder) if S3_PORT in os.environ else MotoServer(folder)

@@ -38,6 +38,7 @@ from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery
 from essp_engine.planning.digest import as_text, from_text, joined
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot, TrainingState
+from essp_trainer.checkpoints.interval import Interval
 from essp_trainer.checkpoints.save_queue import Saves
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
@@ -95,7 +96,9 @@ class Checkpointer:
         policy: SavePolicy,
         leaving: Callable[[], bool],
         clock: Clock,
+        interval: Interval | None = None,
     ) -> None:
+        """`interval`: when checkpoints are due within an epoch, if the job leaves that to it."""
         self.saved: Manifest | None = None
         """The newest checkpoint, on every rank."""
         self.failing = False
@@ -107,6 +110,7 @@ class Checkpointer:
         self._policy = policy
         self._leaving = leaving
         self._clock = clock
+        self._interval = interval
         self._failed_s = 0.0
         self._reported = ""
         """The last trouble that was reported to the master."""
@@ -139,9 +143,21 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """Whether a save failed and it is time to retry. Ranks may disagree; only rank 0's answer counts."""
-        failing = self.failing or self._checkpoint_store.keeps_scores
-        return failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
+        """Whether a save failed and it is time to retry, or the interval is over. Ranks may disagree; only rank 0's
+        answer counts."""
+        if self._in_progress is not None:
+            return False
+        if self.failing or self._checkpoint_store.keeps_scores:
+            return self._clock() - self._failed_s >= self._policy.retry_s
+        return self._interval is not None and self._interval.due
+
+    def count_step(self, trains: bool) -> None:
+        """Note that a step has ended; `trains`: one that counts for the interval between checkpoints."""
+        if self._interval is not None:
+            if trains:
+                self._interval.step()
+            else:
+                self._interval.leave_out()
 
     @property
     def written(self) -> bool:
@@ -161,6 +177,8 @@ class Checkpointer:
             return
         state = self._of_all_ranks(state)
         self._in_progress = state.position
+        if self._interval is not None:
+            self._interval.began()
         if not self._ranks.is_rank_zero:
             return
         try:
@@ -267,6 +285,8 @@ class Checkpointer:
         self.failing = outcome.failing
         if not outcome.under_way:
             self._in_progress = None
+            if self._interval is not None:
+                self._interval.ended()
         if outcome.manifest is None:
             return
         self.saved = outcome.manifest

@@ -16,6 +16,7 @@ from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_engine.intake.ordered import Delivery, PhaseEnd
 from essp_engine.loading.device_feed import DeviceFeed
+from essp_trainer.checkpoints import interval
 from essp_trainer.model.step_result import Diverged
 from tests.harness.checkpoints import manifests
 from tests.harness.training_jobs import (
@@ -87,6 +88,16 @@ def test_the_last_epoch_is_made_final_where_a_job_asks_for_it(tmp_path: Path) ->
 def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
     stage = finished(tmp_path, checkpoint={"every": 4, "keep": 20})
     assert checkpoint.steps(stage.store, "one") == [4, 8, 10, 20, 24, 26, 39]
+
+
+def test_checkpoints_within_an_epoch_as_often_as_their_cost_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interval, "LEAST_S", 1e-9)
+    stage = finished(tmp_path, checkpoint={"overhead": 1.0, "keep": 99, "parallel": "off"})
+    within = [manifest.position for manifest in manifests(stage) if manifest.position.index]
+    assert within
+    assert all(position.phase_index in (0, 2) for position in within), "never within an evaluation"
 
 
 def test_the_end_of_an_epoch_is_saved_when_the_epoch_has_ended(tmp_path: Path) -> None:

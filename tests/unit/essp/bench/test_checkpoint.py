@@ -101,7 +101,7 @@ def test_a_benchmark_leaves_nothing_and_has_all_ways(tmp_path: Path) -> None:
     assert results.facts["checkpoint_bytes"] == 1000
     assert not results.partial
     assert told[0] == (0, 0, 0)
-    assert told[-1] == (1, 3, 4)
+    assert told[-1] == (1, 4, 4)
     assert left(tmp_path) == []
     assert picture(results).startswith(b"\x89PNG")
     assert "essp-bench-copy_0" not in {thread.name for thread in threading.enumerate()}
@@ -110,9 +110,9 @@ def test_a_benchmark_leaves_nothing_and_has_all_ways(tmp_path: Path) -> None:
 def test_an_interrupted_benchmark_leaves_nothing_and_says_what_there_is(tmp_path: Path) -> None:
     made = benchmark(tmp_path)
     at: list[tuple[int, int, int]] = []
-    made.run(lambda: at[-1:] == [(0, 3, 2)], lambda *now: at.append(now))
+    made.run(lambda: at[-1:] == [(0, 4, 2)], lambda *now: at.append(now))
     results = made.results()
-    assert [row.labels["checkpoints"] for row in results.rows] == ["none", "direct", "background"]
+    assert [row.labels["checkpoints"] for row in results.rows] == ["none", "raw", "direct", "background"]
     assert results.partial
     assert left(tmp_path) == []
 
@@ -131,6 +131,9 @@ def test_random_checkpoints_have_their_size_and_differ(monkeypatch: pytest.Monke
     assert sum(map(len, first.values())) == 1000
     assert first.keys() == second.keys() == {"model.tensors", "optimizer.tensors"}
     assert all(first[name] != second[name] for name in first)
+
+
+ALL = CheckpointOptions()
 
 
 def medians(training_s: float, held_s: float = 0.0, drained_s: float = 0.0) -> Medians:
@@ -156,6 +159,11 @@ def test_sentences_compare_the_burst_buffer_with_direct_checkpoints() -> None:
     assert found[0].startswith("direct: checkpoints of 95.4 MiB add 30.00 s to 100.00 s (30 %).")
     assert "the store has everything 5.0 s later" in found[1]
     assert "1.2x as fast" in found[2]
+
+
+def test_sentences_say_how_far_a_checkpoint_is_from_the_bound() -> None:
+    found = sentences({"none": medians(100.0), "raw": medians(110.0, 2.0), "direct": medians(125.0, 5.0)}, ALL)
+    assert "the same bytes alone at 50 MB/s; a direct checkpoint, which is read back, takes 2.5x as long" in found[1]
 
 
 def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
             NARROW_DEVICE, Binds.DEVICE,
             "the device is the limiting factor: "
             "this is 98 % of raw reads, which gain only 1 % from 2 to 4 threads: its bandwidth is "
-            "the limit, and more threads do not help. 410 images/s with 2 threads, 1.4x as many as with 1.",
+            "the limit, and more threads do not help. 410 images/s with 2 threads, 1.37x as many as with 1.",
         ),
         (
             ONE_THREAD, Binds.DECODER,
@@ -60,7 +61,7 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
         (
             LOCKED, Binds.LOCK,
             "the interpreter's lock is the limiting factor: "
-            "about one core is busy, more threads gain nothing, and raw reads are 1.6x "
+            "about one core is busy, more threads gain nothing, and raw reads are 1.58x "
             "as fast. 6,000 images/s with 1 thread, and more threads gain nothing.",
         ),
         (
@@ -97,6 +98,40 @@ def test_no_verdict_contradicts_its_own_figures(raw: Sequence[Triple], said: str
     assert verdict.binds is Binds.DEVICE
     assert said in verdict.sentence
     assert unsaid not in verdict.sentence
+
+
+def test_what_a_sentence_says_of_threads_is_in_the_table() -> None:
+    """For any figures: threads are said to help only where they did so far, and reads to limit only what they do."""
+    draw = random.Random(0)
+    said = set[Binds]()
+    for _ in range(3000):
+        rates = [draw.choice([(1, 1, 1, 1), (1, 2, 4, 8), (1, 1.9, 2.4, 2.3), (1, 1.02, 1.04, 1.07)]) for _ in range(2)]
+        scale = draw.choice([0.3, 0.8, 0.95, 1.3])
+        noisy = [[100 * factor * draw.uniform(0.95, 1.05) for factor in one] for one in rates]
+        cores = draw.choice([0.2, 1.0, 3.9])
+        measured = list(zip((1, 2, 4, 8), *noisy, strict=True))
+        pipeline = [(threads, scale * own, min(threads, cores)) for threads, own, _ in measured]
+        raw = [(threads, rate, 0.1) for threads, _, rate in measured]
+        verdict = judge(case(pipeline, raw))
+        said.add(verdict.binds)
+        rate, own_gain = (max(pipeline, key=lambda one: one[1]), pipeline[-1][1] / pipeline[-2][1])
+        helps = "help" in verdict.sentence and "not help" not in verdict.sentence
+        if helps and verdict.binds in (Binds.TURNS, Binds.DECODER):
+            assert rate[0] == 8, verdict
+            assert own_gain >= 1.1, verdict
+        if verdict.binds is Binds.DEVICE:
+            beats = any(own[1] > 1.05 * bound[1] for own, bound in zip(pipeline, raw, strict=True))
+            assert beats == ("do not limit it here" in verdict.sentence), verdict
+            if "more threads help" in verdict.sentence:
+                assert raw[-1][1] >= 1.1 * raw[-2][1], verdict
+        if verdict.sentence.endswith(", and more threads gain nothing."):
+            assert max(own[1] for own in pipeline) <= pipeline[0][1] / 0.97 + 1e-9, verdict
+    assert {Binds.TURNS, Binds.DEVICE, Binds.CORES, Binds.LOCK} <= said
+
+
+def test_a_gain_is_said_as_the_table_shows_it() -> None:
+    verdict = judge(case([(1, 100.0, 0.3), (8, 104.0, 0.3)], LATENCY))
+    assert "1.04x as many as with 1" in verdict.sentence
 
 
 def test_a_device_elsewhere_is_the_network() -> None:

@@ -1,0 +1,129 @@
+"""How long training waits for a checkpoint in each combination of Q, Z and P, under a loaded disk (the paper's Figure
+3), and how many bytes it has (Figure 4).
+
+Each combination trains in a process of its own: a checkpoint, training for longer than packing takes, and a second
+checkpoint, which counts: it waits for the first one if that is not on the disk yet. Training waits in the call, and
+before its next update while the state is being copied. `on the disk` is the time from the call until the file is
+flushed, which training does not wait for where P is used. Only the last checkpoint of a training is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.disk_load import loaded
+from benchmarks.papers.checkpoint_ways import WAYS, Loop, Saving, size_of
+from benchmarks.papers.document import markdown, spread
+from benchmarks.papers.machine import apart
+from benchmarks.papers.study import Options, Part, Steps, Values
+from essp_common.quantities import percent, size
+
+NETWORKS = {"resnet50": 20.0, "resnet152": 50.0}
+"""Network -> seconds of training between two checkpoints."""
+JOBS = 64
+"""Of the load on the disk, as FIO's in the paper."""
+
+
+def waits(network: str, way: str, folder: Path, quick: bool) -> dict[str, float]:
+    """Seconds and bytes of one checkpoint."""
+    with TemporaryDirectory(dir=folder) as temporary:
+        root, loop = Path(temporary), Loop(network)
+        loop.step()
+        saving = Saving(WAYS[way], root)
+        try:
+            with loaded(root, jobs=2 if quick else JOBS) as done:
+                loop.save(saving)
+                began_s, before = time.perf_counter(), done.value
+                loop.train(1.0 if quick else NETWORKS[network])
+                loaded_s, waited_s = time.perf_counter() - began_s, loop.waited_s
+                written = done.value - before
+                asked_s = loop.save(saving)
+                loop.step()
+                waited_s = loop.waited_s - waited_s
+                saving.finish()
+                on_disk_s = saving.ended_s - asked_s
+        finally:
+            saving.close()
+    return {
+        "waited_s": round(waited_s, 4),
+        "on_disk_s": round(on_disk_s, 3),
+        "bytes": saving.sizes[-1],
+        "in_memory": size_of(loop.tensors()),
+        "load_bytes_per_s": round(4096 * written / loaded_s),
+    }
+
+
+def _steps(options: Options) -> Steps:
+    networks = list(NETWORKS)[:1] if options.quick else list(NETWORKS)
+    folder = options.work / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for network in networks:
+        for number in range(options.rounds):
+            begin = number * len(WAYS) // options.rounds  # what comes first in one round comes later in another
+            names = [*WAYS][begin:] + [*WAYS][:begin]
+            for way in names:
+                yield f"{network}/{way}/{number}", partial(apart, waits, network, way, folder, options.quick)
+
+
+def found(values: Values, network: str, way: str, what: str) -> list[float]:
+    """What was measured in each round."""
+    return [value[what] for key, value in values.items() if key.rpartition("/")[0] == f"{network}/{way}"]
+
+
+def _networks(values: Values) -> Sequence[str]:
+    return list(dict.fromkeys(key.partition("/")[0] for key in values))
+
+
+def _table(values: Values) -> str:
+    texts = []
+    for network in _networks(values):
+        first = next(value for key, value in values.items() if key.startswith(f"{network}/"))
+        rates = [value["load_bytes_per_s"] for key, value in values.items() if key.startswith(f"{network}/")]
+        rows, base = [], found(values, network, "none", "waited_s")
+        for name, way in WAYS.items():
+            waited = found(values, network, name, "waited_s")
+            if not waited:
+                continue
+            share = "" if not base else percent(sum(waited) / len(waited) / (sum(base) / len(base)), 1)
+            stored = found(values, network, name, "bytes")[0] / first["in_memory"]
+            rows.append(
+                [str(way), spread(waited), share, spread(found(values, network, name, "on_disk_s")), percent(stored, 1)]
+            )
+        texts.append(
+            f"**{network}**, {size(first['in_memory'])} of weights and momentum in memory; {NETWORKS[network]:g} s of "
+            f"training between two checkpoints; beside it, the load moves {size(min(rates))} to {size(max(rates))} a "
+            "second in blocks of 4 KiB.\n\n"
+            + markdown(["combination", "training waits, s", "of `torch.save`", "on the disk after, s", "bytes"], rows)
+        )
+    return "\n\n".join(texts)
+
+
+def _draw(values: Values) -> Figure | None:
+    networks = _networks(values)
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    panels: Any = figure.subplots(1, len(networks), sharey=True, squeeze=False)
+    for axes, network in zip(panels[0], networks, strict=True):
+        names = [name for name in WAYS if found(values, network, name, "waited_s")]
+        for row, name in enumerate(names):
+            for value, disk in zip(
+                found(values, network, name, "waited_s"), found(values, network, name, "on_disk_s"), strict=True
+            ):
+                axes.plot(value, row, "o", color="#2a7f62")
+                axes.plot(disk, row, "|", color="grey", markersize=9)
+        axes.set_yticks(range(len(names)), [str(WAYS[name]).replace("`", "") for name in names])
+        axes.set_xscale("log")
+        axes.set_xlabel("s; dot: training waits, line: on the disk")
+        axes.set_title(network)
+    panels[0][0].invert_yaxis()
+    return figure
+
+
+PART = Part("waits", "how long training waits for a checkpoint, and when that is on the disk", _steps, _table, _draw,
+            quiet=True)  # fmt: skip
