@@ -28,7 +28,7 @@ from benchmarks.image_epochs import (
 )
 from benchmarks.image_peers import NAMES, Photos, installed, version_of
 from benchmarks.image_sets import CROP, written_by
-from benchmarks.papers.document import markdown, spread
+from benchmarks.papers.document import digits, markdown, spread
 from benchmarks.papers.machine import apart
 from benchmarks.papers.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
@@ -164,7 +164,7 @@ def _rows(values: Values, batch: str = "") -> dict[str, Cells]:
 
 def _cells(each: list[tuple[float, float, float]]) -> Cells:
     walls, cpus, ratios = zip(*each, strict=True)
-    return spread(list(walls)), f"{statistics.median(cpus):.3g}", f"{statistics.median(ratios):.3g}"
+    return spread(list(walls)), digits(statistics.median(cpus)), digits(statistics.median(ratios))
 
 
 def _cifar_table(values: Values) -> str:

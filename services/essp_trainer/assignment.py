@@ -67,7 +67,7 @@ class Assignment:
             layout=_layout(snapshot, training.stream),
             classes=tuple(snapshot.classes),
             phases=tuple(snapshot.phases),
-            versions=dict(snapshot.versions),
+            versions=dict(sorted(snapshot.versions.items())),  # a map has no order, a manifest has
             fence=command.fence,
             since=run_of(command),
             clips=snapshot.training_digest,

@@ -33,7 +33,21 @@ def main(
     settings, rendezvous = TrainerSettings(), Rendezvous.of_environment()
     if ranks > 1:
         raise typer.Exit(supervise(job, trainer, ranks, settings, rendezvous))
-    raise typer.Exit(run_rank(job, trainer, settings, rendezvous))
+    try:
+        code = run_rank(job, trainer, settings, rendezvous)
+    except EsspError as error:
+        if not _is_of_another(error):
+            raise
+        typer.echo(f"essp trainer: {error}", err=True)
+        code = EXIT_RANK_LOST
+    raise typer.Exit(code)
+
+
+def _is_of_another(error: EsspError) -> bool:
+    """Whether this rank is not at fault: another one, or the GPU, failed. A Job's pods tell the master by the code."""
+    from essp_trainer.distributed.ranks import RankLost  # with torch, which the rank has loaded
+
+    return isinstance(error, (DeviceLost, RankLost))
 
 
 def as_process() -> None:
@@ -43,17 +57,13 @@ def as_process() -> None:
     a server did not answer).
     """
     collect_rarely()
-    again: list[type[EsspError]] = [DeviceLost, TransientError]
     try:
         with needs_extra("essp trainer"):
-            from essp_trainer.distributed.ranks import RankLost
-
-            again.append(RankLost)
             typer.run(main)
     except EsspError as error:
         typer.echo(f"essp trainer: {error}", err=True)
         otherwise = 2 if isinstance(error, ConfigError) else 1
-        sys.exit(EXIT_RANK_LOST if isinstance(error, tuple(again)) else otherwise)
+        sys.exit(EXIT_RANK_LOST if isinstance(error, TransientError) else otherwise)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,17 @@ def first_commands() -> list[list[str]]:
     return [shlex.split(command) for command in commands]
 
 
+def test_another_setting_restarts_all_but_the_servers(helm: Helm) -> None:
+    """They have topics and frames in memory, and without a volume videos and results, too."""
+
+    def pods(**values: Any) -> dict[str, Any]:
+        made = of_kind(helm.render(CHART / "ci" / "with-servers-values.yaml", **values), "Deployment")
+        return {deployment["metadata"]["name"]: pod_of(deployment) for deployment in made}
+
+    before, after = pods(), pods(settings={"log_level": "DEBUG"}, topics={"partitions": 128})
+    assert {name for name in before if before[name] == after[name]} == {"essp-servers"}
+
+
 def test_ten_commands_lead_to_the_first_job(helm: Helm, nothing: Path) -> None:
     commands = first_commands()
     assert len(commands) <= 10

@@ -32,6 +32,7 @@ from tests.chart.rendering import (
     pool_of,
     workloads,
 )
+from tests.harness.command_line import essp
 from tools import chart_reference as reference
 from tools.chart_reference import CHART, SET_BY_CHART, SETTINGS
 from tools.written import drifted
@@ -143,6 +144,21 @@ def test_kafka_with_tls_and_a_login(helm: Helm, monkeypatch: pytest.MonkeyPatch,
         assert (options.servers, options.tls, options.sasl) == (("kafka:9093",), True, "SCRAM-SHA-512")
         assert options.login.user == "essp"
         assert options.password() == "s3cret"
+
+
+def test_each_service_has_the_user_in_kafka_whose_rights_are_printed(helm: Helm) -> None:
+    """And sees no other password: also what the master makes, the job that makes topics, and `helm test`."""
+    login = {"sasl": "SCRAM-SHA-512", "user": "essp-{service}", "existingSecret": "logins", "secretKey": "{service}"}
+    objects = helm.render(CHART / "ci" / "control-plane-values.yaml", kafka=login)
+    users = {environment_of(workload, objects)["ESSP_BUS_USER"] for workload in workloads(objects)}
+    assert users == {
+        f"essp-{name}" for name in ("aggregator", "decoder", "extractor", "master", "people", "setup", "trainer")
+    }
+    assert users <= set(re.findall(r"User:(\S+)", essp("setup", "--acls").stdout))
+    for workload in workloads(objects):
+        service = environment_of(workload, objects)["ESSP_BUS_USER"].removeprefix("essp-")
+        assert files_of(workload)["/etc/essp/kafka/password"] == ("logins", service)
+        assert labels_of(workload)["app.kubernetes.io/component"] in (service, "task")
 
 
 def test_redis_and_s3_with_authorities_of_their_own(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:

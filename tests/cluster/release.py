@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,7 @@ from typing import Any
 import httpx
 
 from tests.chart.rendering import MINIMAL, Helm, Object
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 from tools.chart_reference import CHART
 
 PATHS = {
@@ -33,6 +38,17 @@ PATHS = {
 """Where the API has what the chart makes."""
 NO_SETUP = {"topics": {"job": {"enabled": False}}}
 """No hook: it would wait for pods, which a cluster without nodes does not run."""
+
+
+def images() -> Object:
+    """Values for the images of ESSP_IMAGES: a registry, or `nodes` if the nodes have them."""
+    where = os.environ["ESSP_IMAGES"]
+    return {"pullPolicy": "Never"} if where == "nodes" else {"registry": where}
+
+
+def component(name: str) -> dict[str, str]:
+    """Labels of the pods of one component."""
+    return {"app.kubernetes.io/component": name}
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,41 @@ class Release:
         until(lambda: account in self.names("ServiceAccount"))
         made = self.api.post(path, json={"spec": {"expirationSeconds": 3600}}).raise_for_status()
         return str(made.json()["status"]["token"])
+
+    def pods(self, labels: Mapping[str, str]) -> list[Object]:
+        """Those with these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        answer = self.api.get(self.path("Pod"), params={"labelSelector": selector})
+        found: list[Object] = answer.raise_for_status().json()["items"]
+        return found
+
+    def up(self) -> bool:
+        """Whether all pools but those of trainers have all their pods."""
+        found = self.api.get(self.path("Deployment")).raise_for_status().json()["items"]
+        return all(it["status"].get("availableReplicas", 0) == it["spec"]["replicas"] for it in found) and bool(found)
+
+    def left(self) -> set[tuple[str, str]]:
+        """Kind and name of all that is there, but events and what Kubernetes makes of itself."""
+        found = {(kind, name) for kind in PATHS.keys() - {"Event"} for name in self.names(kind)}
+        return found - {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
+
+    @contextmanager
+    def forwarded(self, token: str) -> Iterator[httpx.Client]:
+        """The master's API, through the Service, as a person reaches it; for as long as the pod behind it lives."""
+        command = ["kubectl", "port-forward", "--namespace", self.namespace, "service/essp-master", ":8080"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                if not (ports := re.findall(r"127\.0\.0\.1:(\d+)", line)):
+                    raise httpx.ConnectError("there is no master to forward to")
+                headers = {"Authorization": f"Bearer {token}"}
+                with httpx.Client(
+                    base_url=f"http://127.0.0.1:{ports[0]}", headers=headers, timeout=LONGEST_S
+                ) as client:
+                    yield client
+            finally:
+                process.terminate()
 
     def refusals(self, objects: list[Object]) -> list[str]:
         """What the API server says against these objects, or warns of; nothing is made."""

@@ -19,7 +19,7 @@ from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import TRAINING
 from tests.chart.rendering import CASES, Helm, Object, of_kind, templates
 from tests.chart.test_rights import on, rights
-from tests.cluster.release import NO_SETUP, PATHS, Release
+from tests.cluster.release import NO_SETUP, Release
 from tests.harness.kubernetes_objects import DEPTH
 from tests.harness.kubernetes_real import kubernetes_client
 from tests.harness.waiting import until
@@ -170,13 +170,7 @@ def test_uninstall_leaves_nothing(release: Release, tmp_path: Path) -> None:
         driver.add_extractor(DEPTH)
         until(lambda: len(jobs(release)) == 1)
     release.uninstall()
-    until(lambda: left(release) == set())
-
-
-def left(release: Release) -> set[tuple[str, str]]:
-    """Kind and name of all that is there, but events and what Kubernetes makes of itself."""
-    found = {(kind, name) for kind in PATHS.keys() - {"Event"} for name in release.names(kind)}
-    return found - {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
+    until(lambda: release.left() == set())
 
 
 def test_a_setting_that_is_wrong_changes_nothing(release: Release) -> None:

@@ -7,19 +7,14 @@ docker-image`). Without it, these tests are left out.
 from __future__ import annotations
 
 import base64
-import os
-import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.chart.rendering import Object
-from tests.cluster.release import Release
-from tests.harness.waiting import LONGEST_S, until
+from tests.cluster.release import Release, component, images
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 JOB = "demo"
@@ -31,9 +26,7 @@ NOT_THERE = "not-there"
 
 
 def values(**more: Any) -> Object:
-    where = os.environ["ESSP_IMAGES"]
-    image = {"pullPolicy": "Never"} if where == "nodes" else {"registry": where}
-    shared = {"image": image, "servers": {"bundled": True}, "autoscaling": {"provider": "master"}}
+    shared = {"image": images(), "servers": {"bundled": True}, "autoscaling": {"provider": "master"}}
     return {**shared, "controlPlane": {"leaderElection": True}, **more}
 
 
@@ -60,47 +53,20 @@ class Running:
         until(lambda: self.job()["state"] == "completed" or self.done() > before, "it stands still")
 
 
-@contextmanager
-def forwarded(release: Release) -> Iterator[httpx.Client]:
-    """The master's API, through the Service, as a person reaches it."""
-    command = ["kubectl", "port-forward", "--namespace", release.namespace, "service/essp-master", ":8080"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = re.findall(r"127\.0\.0\.1:(\d+)", process.stdout.readline())[0]
-            secret = release.get("Secret", "essp-servers")["data"]["token"]
-            headers = {"Authorization": f"Bearer {base64.b64decode(secret).decode()}"}
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=LONGEST_S) as client:
-                yield client
-        finally:
-            process.terminate()
-
-
-def up(release: Release) -> bool:
-    """Whether all pools have all their pods."""
-    found = release.api.get(release.path("Deployment")).json()["items"]
-    return all(it["status"].get("availableReplicas", 0) == it["spec"]["replicas"] for it in found) and bool(found)
-
-
-def pods(release: Release, **labels: str) -> list[Object]:
-    selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    found: list[Object] = release.api.get(release.path("Pod"), params={"labelSelector": selector}).json()["items"]
-    return found
-
-
-def component(name: str) -> dict[str, str]:
-    return {"app.kubernetes.io/component": name}
+def token_of(release: Release) -> str:
+    """Of the API."""
+    return base64.b64decode(release.get("Secret", "essp-servers")["data"]["token"]).decode()
 
 
 def kill(release: Release, name: str) -> None:
     """Delete a pod of a component, without its grace period."""
-    found = pods(release, **component(name))[0]["metadata"]["name"]
+    found = release.pods(component(name))[0]["metadata"]["name"]
     release.api.request("DELETE", release.path("Pod", found), json={"gracePeriodSeconds": 0}).raise_for_status()
 
 
 def evicted(release: Release, name: str) -> bool:
     """Evict a pod of a component, as a drain does it: again and again while its budget does not allow it."""
-    victim = pods(release, **component(name))[0]["metadata"]["name"]
+    victim = release.pods(component(name))[0]["metadata"]["name"]
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
     found = release.api.post(release.path("Pod", victim, "eviction"), json=body)
     return found.status_code not in (404, 429) and bool(found.raise_for_status())
@@ -110,7 +76,7 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     """An image that is not there, killed pods, another size, evictions, an upgrade, a change of the leader."""
     wrong = {"leaderElection": True, "trainer": {"image": {"tag": NOT_THERE}}}
     release.install(values(controlPlane=wrong), case=None)
-    until(lambda: up(release), "pools are not up")
+    until(release.up, "pools are not up")
     demo = release.api.get(f"/apis/batch/v1/namespaces/{release.namespace}/cronjobs/essp-demo").json()
     start = demo["spec"]["jobTemplate"]
     start["spec"]["template"]["spec"]["containers"][0]["args"] = [START]
@@ -118,14 +84,14 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     until(lambda: bool(release.get("Job", "start")["status"].keys() & {"succeeded", "failed"}))
     assert "succeeded" in release.get("Job", "start")["status"]
 
-    with forwarded(release) as api:
+    with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
         until(lambda: NOT_THERE in running.job()["reason"], "nobody says which image is missing")
         assert running.job()["bottleneck"]["words"].startswith(running.job()["reason"][:20])
     release.install(values(), case=None)
-    until(lambda: up(release))
+    until(release.up)
 
-    with forwarded(release) as api:
+    with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
         until(lambda: running.done() > 0, "no clip is done")
         for name in ("decoder", "extractor", "trainer"):
@@ -137,9 +103,9 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
         running.gets_on()
     release.install(values(settings={"log_level": "WARNING"}), case=None)
     kill(release, "master")
-    until(lambda: up(release))
+    until(release.up)
 
-    with forwarded(release) as api:
+    with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
         until(lambda: running.job()["state"] in ("completed", "failed"))
         job = running.job()
@@ -148,8 +114,9 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     ended = release.api.get(release.path("Job"), params={"labelSelector": f"essp.dev/job={JOB}"}).json()["items"]
     assert {job["metadata"]["labels"]["essp.dev/trainer"] for job in ended} == {"rgb", "flow"}
     until(lambda: all(job["status"].get("succeeded") for job in ended))
-    names = [pod["metadata"]["name"] for pod in pods(release, **{"essp.dev/job": JOB})]
+    names = [pod["metadata"]["name"] for pod in release.pods({"essp.dev/job": JOB})]
     assert all(release.api.get(release.path("Pod", name, "log")).text for name in names), "logs of what is over"
 
+    release.api.request("DELETE", release.path("Job", "start"), json={"propagationPolicy": "Background"})
     release.uninstall()
-    until(lambda: not pods(release, **{"app.kubernetes.io/part-of": "essp"}), "pods are left")
+    until(lambda: not release.pods({"app.kubernetes.io/name": "essp"}), "pods are left")

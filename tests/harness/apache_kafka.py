@@ -156,20 +156,16 @@ def _end_of(log: TextIO) -> str:
 
 def _write_properties(
     folder: Path, node: int, port: int, controllers: Mapping[int, int], data: Path, more: Mapping[str, str],
-    advertised_port: int | None = None, login_port: int | None = None,
+    advertised_port: int | None = None, login: tuple[str, int] | None = None,
 ) -> Path:  # fmt: skip
     copies = str(len(controllers))
     in_sync = str(len(controllers) // 2 + 1)
-    listeners = {"PLAIN": port} | ({"LOGIN": login_port} if login_port else {})
+    listeners = {"PLAIN": (_HOST, port)} | ({"LOGIN": login} if login else {})
     settings = _SETTINGS | {
         "node.id": str(node),
         "controller.quorum.voters": ",".join(f"{n}@{_HOST}:{p}" for n, p in controllers.items()),
-        "listeners": ",".join(
-            f"{name}://{_HOST}:{p}" for name, p in (listeners | {"CONTROLLER": controllers[node]}).items()
-        ),
-        "advertised.listeners": ",".join(
-            f"{name}://{_HOST}:{p}" for name, p in (listeners | {"PLAIN": advertised_port or port}).items()
-        ),
+        "listeners": _list(listeners | {"CONTROLLER": (_HOST, controllers[node])}),
+        "advertised.listeners": _list(listeners | {"PLAIN": (_HOST, advertised_port or port)}),
         "log.dirs": str(data),
         "default.replication.factor": copies,
         "min.insync.replicas": in_sync,
@@ -184,6 +180,10 @@ def _write_properties(
     return path
 
 
+def _list(listeners: Mapping[str, tuple[str, int]]) -> str:
+    return ",".join(f"{name}://{host}:{port}" for name, (host, port) in listeners.items())
+
+
 class ApacheKafka(KafkaServer):
     """One broker of Apache Kafka, which is its own controller."""
 
@@ -196,13 +196,15 @@ class ApacheKafka(KafkaServer):
         advertised_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         keeps_log: bool = False,
+        login_host: str = _HOST,
     ) -> None:
-        """`settings`: more of the broker's; with those of `SECURED`, it listens for logins at `login_port`, too.
-        `keeps_log`: what it holds outlives a restart; otherwise it is lost, as that of the broker of `essp servers`."""
+        """`settings`: more of the broker's; with those of `SECURED`, it listens for logins at `login`, too, on
+        `login_host`. `keeps_log`: what it holds outlives a restart; otherwise it is lost, as that of the broker of
+        `essp servers`."""
         super().__init__(directory, port, session_timeout_ms=session_timeout_ms, advertised_port=advertised_port)
         self._settings = dict(settings or {})
         self._keeps_log = keeps_log
-        self.login_port = free_port() if "sasl.enabled.mechanisms" in self._settings else None
+        self.login = (login_host, free_port()) if "sasl.enabled.mechanisms" in self._settings else None
         self._node = 1
         self._controllers: dict[int, int] = {}
 
@@ -232,7 +234,7 @@ class ApacheKafka(KafkaServer):
         controllers = self._controllers or {1: free_port()}
         properties = _write_properties(
             self.directory, self._node, self.port, controllers, data, self._settings, self._advertised_port,
-            self.login_port,
+            self.login,
         )  # fmt: skip
         return found.broker(properties)
 
@@ -240,11 +242,16 @@ class ApacheKafka(KafkaServer):
 class ApacheCluster:
     """Several brokers with a copy of everything on each: three outlive the loss of one."""
 
-    def __init__(self, directory: Path, count: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, count: int = 3, settings: Mapping[str, str] | None = None, login_host: str = _HOST
+    ) -> None:
+        """`login_host`: an address of this machine at which clients elsewhere reach the listeners for logins."""
         controllers = {number: free_port() for number in range(1, count + 1)}
         self.brokers = []
         for number in controllers:
-            broker = ApacheKafka(directory / str(number), free_port(), settings=settings, keeps_log=True)
+            broker = ApacheKafka(
+                directory / str(number), free_port(), settings=settings, keeps_log=True, login_host=login_host
+            )
             broker._node, broker._controllers = number, controllers
             self.brokers.append(broker)
 
@@ -254,9 +261,14 @@ class ApacheCluster:
         return f"kafka://{','.join(f'{_HOST}:{broker._wanted_port}' for broker in self.brokers)}"
 
     @property
+    def logins(self) -> list[str]:
+        """`host:port` of their listeners that want a password."""
+        return [f"{host}:{port}" for host, port in (broker.login for broker in self.brokers if broker.login)]
+
+    @property
     def login_url(self) -> str:
-        """The same of their listeners that want a password."""
-        return f"kafka://{','.join(f'{_HOST}:{broker.login_port}' for broker in self.brokers)}?sasl=SCRAM-SHA-512"
+        """`kafka://...` of these."""
+        return f"kafka://{','.join(self.logins)}?sasl=SCRAM-SHA-512"
 
     def start(self, brokers: Sequence[ApacheKafka] | None = None) -> None:
         """Start these brokers, all by default, and wait until each has its copies again."""

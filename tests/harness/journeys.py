@@ -67,11 +67,12 @@ def job_text(
     return _JOB.format(**fields, budget=budget, checkpoint=checkpoint) + extra
 
 
-def make_videos(root: Path) -> None:
-    """Two classes, told apart by their motion, in both codecs, below folders of their splits."""
+def make_videos(root: Path, times: int = 1) -> None:
+    """Two classes, told apart by their motion, in both codecs, below folders of their splits: 20 videos, so many
+    times."""
     for split, count in (("train", 6), ("validation", 2), ("test", 2)):
         for label, velocity in (("left", (-2, 0)), ("right", (2, 0))):
-            for number in range(count):
+            for number in range(count * times):
                 codec, suffix = (("h264", "mp4"), ("mpeg4", "avi"))[number % 2]
                 path = root / split / label / f"{number}.{suffix}"
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common import topics
@@ -15,6 +18,10 @@ from essp_common.wiring import Adapters, Stores, open_bus, open_cache
 from tests.faults.conftest import REDIS_BYTES, fill
 from tests.faults.deployment import CONNECT_TIMEOUT_MS, Deployment
 from tests.faults.s3_front import S3Front
+from tests.harness.acls import give, grants
+from tests.harness.apache_kafka import ApacheCluster, admin_of
+from tests.harness.command_line import essp
+from tests.harness.waiting import until
 from tests.integration.fleet import Process
 
 _BUCKET = "essp-kafka"
@@ -57,6 +64,24 @@ class KafkaDeployment(Deployment):
         urls = self.urls(side)
         bus = open_bus(urls["ESSP_BUS"], self.login(side))
         return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
+
+
+def secure(cluster: ApacheCluster, passwords: Mapping[str, str]) -> None:
+    """Make the topics, and a user for each service, with exactly the rights of `essp setup --acls`. `passwords`: by
+    user."""
+    with pytest.MonkeyPatch.context() as patch, admin_of(cluster.url) as admin:
+        admin.alter_user_scram_credentials(
+            [
+                UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, password)
+                for name, password in passwords.items()
+            ]
+        )
+        patch.setenv("ESSP_BUS", cluster.login_url)
+        patch.setenv("ESSP_BUS_USER", "essp-setup")
+        patch.setenv("ESSP_BUS_PASSWORD", passwords["essp-setup"])
+        give(admin, grants(essp("setup", "--acls").stdout))
+        assert essp("setup", "--feature", "flow").exit_code == 0
+    until(cluster.whole)
 
 
 def set_up(url: str) -> None:

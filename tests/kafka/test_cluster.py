@@ -7,10 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
-from typer.testing import CliRunner
 
-from essp.cli import main as cli
 from essp.servers.servers import S3Server
 from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
@@ -21,10 +18,9 @@ from essp_master.lifecycle import runner
 from essp_master.service import Master
 from tests.faults.conftest import learn
 from tests.faults.deployment import Run
-from tests.harness.acls import give, grants
 from tests.harness.apache_kafka import ApacheCluster, admin_of
 from tests.harness.waiting import until
-from tests.kafka.deployment import KafkaDeployment, deployed, password_of
+from tests.kafka.deployment import KafkaDeployment, deployed, password_of, secure
 
 pytestmark = pytest.mark.integration
 
@@ -36,28 +32,8 @@ AWAY_S = 3.0
 
 @pytest.fixture(scope="module")
 def secured(cluster: ApacheCluster) -> ApacheCluster:
-    """A user for each service, with exactly the rights of `essp setup --acls`; topics made by one who may."""
-    users = [*sorted(topics.SERVICES), "setup"]
-    with pytest.MonkeyPatch.context() as patch, admin_of(cluster.url) as admin:
-        admin.alter_user_scram_credentials(
-            [
-                UserScramCredentialUpsertion(f"essp-{user}", ScramMechanism.SCRAM_SHA_512, password_of(user))
-                for user in users
-            ]
-        )
-        patch.setenv("ESSP_BUS", cluster.login_url)
-        patch.setenv("ESSP_BUS_USER", "essp-setup")
-        patch.setenv("ESSP_BUS_PASSWORD", password_of("setup"))
-        give(admin, grants(essp("setup", "--acls")))
-        essp("setup", "--feature", "flow")
-    until(cluster.whole)
+    secure(cluster, {f"essp-{user}": password_of(user) for user in (*topics.SERVICES, "setup")})
     return cluster
-
-
-def essp(*arguments: str) -> str:
-    done = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,9 @@
 {{- define "essp.config" -}}
 ESSP_BUS: {{ include "essp.bus" . | quote }}
 {{- with .Values.kafka.user }}
+{{- if not (contains "{service}" .) }}
 ESSP_BUS_USER: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- if not .Values.redis.existingSecret }}
 {{- $scheme := printf "%s%s" (ternary "rediss" "redis" .Values.redis.tls) (ternary "+cluster" "" (eq .Values.redis.mode "cluster")) }}
@@ -70,6 +72,16 @@ AWS_CA_BUNDLE: /etc/essp/s3/ca.crt
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The user in Kafka, where each service has its own: (dict "root" $ "who" SERVICE), a name of `essp setup --acls`. */}}
+{{- define "essp.busUser" -}}
+{{- $who := .who -}}
+{{- with .root.Values.kafka.user }}
+{{- if contains "{service}" . }}
+- {name: ESSP_BUS_USER, value: {{ replace "{service}" $who . | quote }}}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -108,6 +120,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- $root := .root -}}
 {{- $pool := .pool -}}
 {{- include "essp.secretEnv" $root }}
+{{- include "essp.busUser" (dict "root" $root "who" $pool.service) }}
 {{- if eq $pool.service "master" }}
 {{- if $root.Values.api.open }}
 - {name: ESSP_API_OPEN, value: "true"}

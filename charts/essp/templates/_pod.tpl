@@ -18,11 +18,17 @@ metadata:
     {{- with $pool.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- /* Bundled servers read no setting, and lose topics and frames with their pod: another setting is no reason. */}}
+  {{- $restarts := ne $pool.service "servers" }}
+  {{- if or $restarts $pool.podAnnotations }}
   annotations:
+    {{- if $restarts }}
     checksum/config: {{ include "essp.config" $root | sha256sum }}
+    {{- end }}
     {{- with $pool.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "essp.serviceAccountName" . }}
   automountServiceAccountToken: {{ eq (include "essp.needsToken" .) "true" }}
@@ -113,7 +119,7 @@ spec:
     {{- end }}
     - {name: login, secret: {secretName: {{ include "essp.bundledName" $root }}, items: [{key: password, path: password}, {key: credentials, path: credentials}]}}
     {{- end }}
-    {{- include "essp.secretVolumes" $root | trim | nindent 4 }}
+    {{- include "essp.secretVolumes" (dict "root" $root "who" $pool.service) | trim | nindent 4 }}
     {{- if eq (include "essp.takesToken" .) "true" }}
     - name: api-secrets
       projected:
@@ -146,10 +152,10 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Whom to trust, and who a process is to them, as files in /etc/essp/<server>; they change with their Secrets. */}}
+{{/* Whom to trust, and who a process is to them, as files in /etc/essp/<server>; they change with their Secrets. Volumes: (dict "root" $ "who" SERVICE). */}}
 {{- define "essp.secretMounts" -}}
 {{- range $server := list "kafka" "redis" "s3" -}}
-{{- if include "essp.secretFiles" (dict "root" $ "server" $server) }}
+{{- if include "essp.secretFiles" (dict "root" $ "server" $server "who" "") }}
 - {name: {{ $server }}-secrets, mountPath: /etc/essp/{{ $server }}, readOnly: true}
 {{- end -}}
 {{- end -}}
@@ -157,7 +163,7 @@ securityContext:
 
 {{- define "essp.secretVolumes" -}}
 {{- range $server := list "kafka" "redis" "s3" -}}
-{{- with include "essp.secretFiles" (dict "root" $ "server" $server) }}
+{{- with include "essp.secretFiles" (dict "root" $.root "server" $server "who" $.who) }}
 - name: {{ $server }}-secrets
   projected:
     sources:
@@ -175,7 +181,7 @@ securityContext:
 - secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
 {{- end }}
 {{- if and (eq .server "kafka") $its.existingSecret }}
-- secret: {name: {{ $its.existingSecret }}, items: [{key: {{ $its.secretKey }}, path: password}]}
+- secret: {name: {{ $its.existingSecret }}, items: [{key: {{ replace "{service}" .who $its.secretKey }}, path: password}]}
 {{- end }}
 {{- if and (eq .server "s3") $its.credentialsSecret }}
 - secret: {name: {{ $its.credentialsSecret }}, items: [{key: credentials, path: credentials}]}

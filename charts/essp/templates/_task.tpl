@@ -1,6 +1,7 @@
-{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account, "resources" RESOURCES), and for another image "service", "command" instead of its own, and "tmp", the size of /tmp. Names of hosts and variables are those of the master. It may run before there is a ConfigMap. */}}
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account, "resources" RESOURCES), and for another image "service", "command" instead of its own, and "tmp", the size of /tmp; "who" it is for Kafka, by default NAME. Names of hosts and variables are those of the master. It may run before there is a ConfigMap. */}}
 {{- define "essp.taskPod" -}}
 {{- $root := .root -}}
+{{- $who := .who | default .name -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" (.service | default "master")) -}}
 {{- with .account }}
 serviceAccountName: {{ . }}
@@ -36,7 +37,7 @@ containers:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     env:
-      {{- include "essp.once" (include "essp.taskEnv" (dict "root" $root "pool" $pool "env" .env)) | nindent 6 }}
+      {{- include "essp.once" (include "essp.taskEnv" (dict "root" $root "pool" $pool "env" .env "who" $who)) | nindent 6 }}
     {{- include "essp.containerSecurity" $root | nindent 4 }}
     resources:
       {{- toYaml .resources | nindent 6 }}
@@ -48,7 +49,7 @@ containers:
       {{- end }}
 volumes:
   - {name: tmp, emptyDir: {sizeLimit: {{ .tmp | default "64Mi" }}}}
-  {{- include "essp.secretVolumes" $root | trim | nindent 2 }}
+  {{- include "essp.secretVolumes" (dict "root" $root "who" $who) | trim | nindent 2 }}
   {{- with $pool.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -59,6 +60,7 @@ volumes:
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- include "essp.secretEnv" .root }}
+{{- include "essp.busUser" . }}
 {{ .env | default "" }}
 {{- with .pool.env }}
 {{ toYaml . }}

@@ -258,6 +258,15 @@ def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) 
     assert replace(now, training=later.model_copy(update={"sharpness": 1.0})).digest() != now.digest()
 
 
+def test_versions_have_an_order(tmp_path: Path) -> None:
+    """So that equal trainings write equal manifests; a map in a message has none."""
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
+    control = stage.control(Control.START)
+    control.snapshot.versions.update({f"library-{number}": "1" for number in range(20)})
+    versions = Assignment.of(control, "one").versions
+    assert list(versions) == sorted(control.snapshot.versions)
+
+
 def test_a_lost_pointer_does_not_mean_training_from_scratch(
     tmp_path: Path, whole: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
