@@ -109,6 +109,7 @@ def _run(work: Work, clips: int) -> Cost:
 
 
 def _measured(sender: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    multiprocessing.set_start_method(None, force=True)  # workers start as in a program of one's own
     begin = time.perf_counter()
     function(*arguments)
     wall_s = time.perf_counter() - begin

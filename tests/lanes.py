@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ def across(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
 _LONG = pytest.mark.lane("long")
 
 
+@cache
 def lane_of_folder(path: Path, root: Path) -> str:
     """The lane of the tests in a file or folder that have no mark."""
     below = path.relative_to(root).as_posix() + "/"

@@ -95,12 +95,15 @@ def digits(most: float) -> str:
     return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
 
 
+def number(value: float) -> str:
+    """A value in its form."""
+    return digits(abs(value)).format(value)
+
+
 def spread(values: list[float], form: str = "") -> str:
-    """The median, and in parentheses the lowest and highest value if there are several. `form`: of a value (default:
-    as `digits`)."""
-    form = form or digits(max(values))
+    """The median, and in parentheses the lowest and highest value if there are several. `form`: default as `number`."""
     ordered = sorted(values)
     half = len(ordered) // 2
     median = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    text = form.format(median)
-    return text if len(ordered) < 2 else f"{text} ({form.format(ordered[0])} to {form.format(ordered[-1])})"
+    told = form.format if form else number
+    return told(median) if len(ordered) < 2 else f"{told(median)} ({told(ordered[0])} to {told(ordered[-1])})"

@@ -112,7 +112,7 @@ def objects(work: Path, images: Path, quick: bool) -> dict[str, Any]:
 def machines(images: Path, kind: Kind, processes: int, quick: bool) -> dict[str, float]:
     """Images per second of so many processes together."""
     context = get_context("spawn")
-    start, found = context.Barrier(processes), context.Queue()
+    start, found = context.Barrier(processes, timeout=300), context.Queue()
     batches = 2 if quick else _OBJECTS // BATCH
     children = [
         context.Process(target=_read_part, args=(images / str(part), kind, batches, start, found))
@@ -120,9 +120,11 @@ def machines(images: Path, kind: Kind, processes: int, quick: bool) -> dict[str,
     ]
     for child in children:
         child.start()
-    took = [found.get(timeout=600) for _ in children]
     for child in children:
         child.join()
+    if any(child.exitcode for child in children):
+        raise RuntimeError("a process died; its error stands above")
+    took = [found.get() for _ in children]
     return {"images_per_s": round(processes * batches * BATCH / max(took), 2), "slowest_s": round(max(took), 2)}
 
 
@@ -217,9 +219,11 @@ def _draw(values: Values) -> Figure | None:
                 rates = _rate(values, device, pipeline, threads)
                 axes.bar(place, statistics.median(rates), color=_COLOURS[place])
                 axes.plot([place] * len(rates), rates, "k.", markersize=3)
+            most = axes.get_ylim()[1]
+            for place, threads in enumerate(THREADS):
                 raw = statistics.median(_rate(values, device, BOUND, threads))
                 axes.plot([place - 0.4, place + 0.4], [raw, raw], color="black", linewidth=1)
-            axes.set_yscale("log")
+            axes.set_ylim(0, 1.1 * most)  # raw reads may be far above
             axes.set_xticks(range(len(THREADS)), [str(threads) for threads in THREADS])
             if pipeline == KINDS[0]:
                 axes.set_title(device, fontsize=9)
@@ -261,7 +265,7 @@ def _draw_machines(values: Values) -> Figure | None:
     axes: Any = figure.subplots()
     for kind, colour in zip(KINDS, (_COLOURS[3], _COLOURS[0]), strict=True):
         rates = {processes: found for processes, found in together(values, kind).items() if found}
-        axes.plot(rates, [statistics.median(found) for found in rates.values()], "o-", color=colour, label=kind)
+        axes.plot(list(rates), [statistics.median(found) for found in rates.values()], "o-", color=colour, label=kind)
     axes.set_xlabel("processes, each with its own link")
     axes.set_ylabel("images/s together")
     axes.set_xticks(_PROCESSES[: PARTS - 1])

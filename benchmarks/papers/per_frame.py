@@ -226,7 +226,7 @@ def _draw(values: Values) -> Figure | None:
     axes: Any = figure.subplots()
     colours = ["#c8553d" if name.startswith("paper") else "#2a7f62" for name in bars]
     axes.barh(list(bars), list(bars.values()), color=colours)
-    axes.bar_label(axes.containers[0], [f" {digits(value).format(value)}" for value in bars.values()])
+    axes.bar_label(axes.containers[0], [f" {digits(value)}" for value in bars.values()])
     axes.set_xscale("log")
     axes.set_xlabel("ms for one frame")
     axes.invert_yaxis()

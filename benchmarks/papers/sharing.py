@@ -29,7 +29,11 @@ SIDES: dict[str, tuple[str, int, str, str]] = {
     "memory": ("memory", 0, "none, images in memory", ""),
 }
 """Side -> how `hogwild.py` calls it, size of a sample in batches, what it is, the paper's seconds."""
-LEARNING = {"npy": "#c8553d", "shared": "#2a7f62", "memory": "#7a8793"}
+LEARNING = {
+    "npy": ("a `DataLoader` in each process", "#c8553d"),
+    "shared": ("one loader for both", "#2a7f62"),
+    "memory": ("none, images in memory", "#7a8793"),
+}
 """Sides whose test error is measured, and their colours."""
 EPOCHS = 5
 
@@ -93,22 +97,22 @@ def _errors(values: Values, side: str) -> list[list[float]]:
 
 def _error_table(values: Values) -> str:
     rows = []
-    for side in LEARNING:
+    for side, (title, _) in LEARNING.items():
         last = [100 * errors[-1] for errors in _errors(values, side)]
         if last:
             deviation = f"{statistics.stdev(last):.1f}" if len(last) > 1 else ""
-            rows.append([SIDES[side][2], str(len(last)), f"{statistics.mean(last):.1f}", deviation])
+            rows.append([title, str(len(last)), f"{statistics.mean(last):.1f}", deviation])
     return markdown(["loader", "seeds", f"test error after {EPOCHS} epochs, %", "standard deviation"], rows)
 
 
 def _draw_errors(values: Values) -> Figure:
     figure = Figure(figsize=(5.5, 3.2), layout="constrained")
     axes: Any = figure.subplots()
-    for side, colour in LEARNING.items():
+    for side, (title, colour) in LEARNING.items():
         runs = np.array(_errors(values, side))
         if runs.size:
             epochs = range(1, runs.shape[1] + 1)
-            axes.plot(epochs, 100 * runs.mean(0), color=colour, label=SIDES[side][2].replace("`", "").split(" (")[0])
+            axes.plot(epochs, 100 * runs.mean(0), color=colour, label=title.replace("`", ""))
             axes.fill_between(epochs, 100 * runs.min(0), 100 * runs.max(0), color=colour, alpha=0.2)
     axes.set_xlabel("epoch")
     axes.set_ylabel("test error, %")

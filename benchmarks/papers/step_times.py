@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import essp
 from benchmarks.image_epochs import closed, records_of
 from benchmarks.image_peers import Photos, torch_loader
-from benchmarks.papers.document import markdown
+from benchmarks.papers.document import markdown, number
 from benchmarks.papers.machine import apart
 from benchmarks.papers.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
@@ -54,8 +54,8 @@ SMALL = Study(
     32,
     {"resnet18": 60, "resnet152": 25},
     {
-        "resnet18": ("12.05, 15.60, 15.60", "15.60, 46.83, 50.01"),
-        "resnet152": ("9.15, 15.61, 7.66", "610.7, 609.2, 64.47"),
+        "resnet18": ("12.05 / 15.60 / 15.60", "15.60 / 46.83 / 50.01"),
+        "resnet152": ("9.15 / 15.61 / 7.66", "610.7 / 609.2 / 64.47"),
     },
 )
 LARGE = Study(
@@ -63,8 +63,8 @@ LARGE = Study(
     8,
     {"resnet18": 25, "resnet152": 12},
     {
-        "resnet18": ("375.3, 375.2, 11.06", "40.49, 39.83, 2.17"),
-        "resnet152": ("365.2, 358.0, 33.96", "719.5, 717.9, 32.99"),
+        "resnet18": ("375.3 / 375.2 / 11.06", "40.49 / 39.83 / 2.17"),
+        "resnet152": ("365.2 / 358.0 / 33.96", "719.5 / 717.9 / 32.99"),
     },
 )
 
@@ -109,10 +109,10 @@ def _loaders(study: Study, options: Options) -> dict[str, Callable[[], Iterable[
 
 
 def _steps(study: Study, options: Options) -> Steps:
-    for number in range(options.rounds):
+    for turn in range(options.rounds):
         for model in MODELS:
             for loader in LOADERS:
-                yield f"{model}.{loader}.{number}", partial(apart, trained, study, options, model, loader)
+                yield f"{model}.{loader}.{turn}", partial(apart, trained, study, options, model, loader)
 
 
 def _table(study: Study, values: Values) -> str:
@@ -126,13 +126,13 @@ def _table(study: Study, values: Values) -> str:
             share = sum(data) / (sum(data) + sum(compute))
             rows.append([title, name, told(data), told(compute), f"{100 * share:.1f} %"])
         rows.append([title, "the paper: PyTorch, on a GPU", *study.paper[model], ""])
-    head = ["network", "loader", "data: mean, median, deviation, ms", "compute: the same, ms", "waiting for data"]
+    head = ["network", "loader", "data: mean / median / deviation, ms", "compute: the same, ms", "waiting for data"]
     return markdown(head, rows)
 
 
 def told(values: list[float]) -> str:
     """Mean, median and standard deviation."""
-    return f"{statistics.mean(values):.4g}, {statistics.median(values):.4g}, {statistics.stdev(values):.3g}"
+    return " / ".join(number(each(values)) for each in (statistics.mean, statistics.median, statistics.stdev))
 
 
 def _draw(values: Values) -> Figure:

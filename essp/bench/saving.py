@@ -1,7 +1,7 @@
 """Ways to save checkpoints, during which the training continues or waits.
 
     none          nothing is saved
-    raw           the training waits until the store has the bytes, which nobody reads back: a bound
+    raw           the training waits until the store has the bytes, which are not read back: a bound
     direct        the training waits until the store has everything
     background    the training waits for a copy in memory; a thread writes it
     burst         the training waits until a fast folder has everything; a thread copies it to the store
@@ -78,7 +78,7 @@ class Nothing(Saver):
 
 
 class Raw(Saver):
-    """Writes the bytes synchronously in place of the last ones, and does nothing else."""
+    """Writes the bytes synchronously over the last ones, and does nothing else."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

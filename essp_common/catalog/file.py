@@ -221,7 +221,8 @@ def _pieces(file: Any, small: Any, name: str) -> Iterator[Any]:
         for batch in tables.batches(file, [name], _PIECE):
             batch.validate(full=True)
             yield batch.column(0)
-    pa.default_memory_pool().release_unused()
+    if small is None:
+        pa.default_memory_pool().release_unused()
 
 
 def _share_edges(made: dict[str, Column]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +116,10 @@ def _plain_forward(network: nn.Module, forward: Callable[..., Any], inputs: Tens
 
 def _of_hugging_face(name: str) -> Network:
     config = _config_of(name.removeprefix(HUGGING_FACE), name)
-    made = _made_on_meta(config)
-    convolutions = [path for path, layer in made.named_modules() if isinstance(layer, nn.Conv2d | nn.Conv3d)]
     side = getattr(config, "image_size", None) or getattr(config, "crop_size", None)
     return Network(
         make=partial(_made_by_transformers, config),
-        stem=convolutions[0],
+        stem=_stem_of(config.model_type),
         head="classifier",
         photograph=_normalisation_of(name.removeprefix(HUGGING_FACE), config),
         signed=None,
@@ -159,13 +157,16 @@ def _config_of(model: str, name: str) -> PretrainedConfig:
     return config
 
 
-def _made_on_meta(config: PretrainedConfig) -> nn.Module:
-    """The network without memory for its weights."""
-    from transformers import AutoModelForVideoClassification
+@cache
+def _stem_of(family: str) -> str:
+    """The path of the first convolution, which is the same in all networks of a family. Making one takes up to seconds,
+    even without memory for its weights."""
+    from transformers import AutoConfig, AutoModelForVideoClassification
 
     with torch.device("meta"):
-        made: nn.Module = AutoModelForVideoClassification.from_config(config)
-    return made
+        made: nn.Module = AutoModelForVideoClassification.from_config(AutoConfig.for_model(family))
+    path: str = next(path for path, layer in made.named_modules() if isinstance(layer, nn.Conv2d | nn.Conv3d))
+    return path
 
 
 def _made_by_transformers(config: PretrainedConfig) -> nn.Module:

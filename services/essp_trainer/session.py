@@ -29,10 +29,10 @@ commits their messages only when a checkpoint covers what it learned from them. 
 last checkpoint and receives everything again that it had trained since. An interrupted evaluation starts again at its
 first clip.
 
-A checkpoint begins at the end of each TRAIN phase, and within it every `checkpoint.every` clips, or as often as
-`checkpoint.overhead` allows. It is written while training continues, unless `checkpoint.parallel` is off. The session
-waits for it when the job pauses, before it calls weights the best, and before it leaves (drain, stop). A checkpoint
-always shows a moment between two batches.
+A checkpoint begins at the end of each TRAIN phase, and within it every `checkpoint.every` clips, or at the interval
+that `checkpoint.overhead` allows. It is written while training continues, unless `checkpoint.parallel` is off. The
+session waits for it when the job pauses, before it calls weights the best, and before it leaves (drain, stop). A
+checkpoint always shows a moment between two batches.
 
 A fit to all clips of a TRAIN phase, at its end, may take minutes. A trainer that leaves meanwhile saves the state
 before the fit, and the next session starts the fit again, without clips; a pause suspends it.

@@ -23,6 +23,7 @@ MINE = {
 }
 
 
+@pytest.mark.usefixtures("sketched")
 def test_what_is_not_essps_survives_every_way_to_begin_anew(catalog: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     for name, text in {**MINE, "spec.json": '{"mine": 1}'}.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import write_catalog
+from essp_common.catalog.file import pack_table, to_table
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.position import Position
@@ -67,6 +68,14 @@ def adapters_in(folder: Path) -> Adapters:
 
 def make_catalog(folder: Path, videos: int = 8) -> str:
     """A catalog of made-up videos of two classes, for training and testing; its URI."""
+    store = DirectoryStore(str(folder))
+    store.put("catalog.parquet", _catalog(videos))
+    return store.uri("catalog.parquet")
+
+
+@cache
+def _catalog(videos: int) -> bytes:
+    """Its file, which is the same in any folder; most tests need one."""
     rows = [
         VideoRow(f"{split}/v{n}.mp4", f"file:///videos/{split}/v{n}.mp4", f"c{n % 2}", split, 1000 + n, "e",
                  width=64, height=48, frame_count=60, last_frame=59, seekable=True, keyframe_pts=(0, 30),
@@ -74,9 +83,7 @@ def make_catalog(folder: Path, videos: int = 8) -> str:
         for split in ("train", "test")
         for n in range(videos)
     ]  # fmt: skip
-    store = DirectoryStore(str(folder))
-    write_catalog(store, "catalog.parquet", Catalog(tuple(rows)))
-    return store.uri("catalog.parquet")
+    return pack_table(to_table(Catalog(tuple(rows))))
 
 
 def make_job(folder: Path, **more: Any) -> JobSpec:

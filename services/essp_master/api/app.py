@@ -30,24 +30,28 @@ def create_app(
     `tables`: the registrations; None if this master has no store for them. `reconciler`: sizes the pools; None if this
     master has no pools. `claims`: what VideoJobs say, which requests must not contradict.
     """
+    parts = (
+        jobs.router(master, claims or Claims()),
+        events.router(master),
+        registrations.router(tables),
+        pools.router(reconciler, OwnJobs(master)),
+        conditions.router(master),
+        usage.router(master),
+        logs.router(master),
+        health.router(master, reconciler),
+        page.router(lambda: app.openapi()),
+    )
     app = FastAPI(
         title="ESSP",
         version=distribution.version(),
         summary="Train video classifiers straight from video.",
         docs_url=None,
         redoc_url=None,
+        # As they are: `include_router` would build each of them again, when the first request comes.
+        routes=[route for part in parts for route in part.routes],
     )
     app.add_middleware(guarded, settings=settings)
     problems.install(app)
-    app.include_router(jobs.router(master, claims or Claims()))
-    app.include_router(events.router(master))
-    app.include_router(registrations.router(tables))
-    app.include_router(pools.router(reconciler, OwnJobs(master)))
-    app.include_router(conditions.router(master))
-    app.include_router(usage.router(master))
-    app.include_router(logs.router(master))
-    app.include_router(health.router(master, reconciler))
-    app.include_router(page.router(lambda: app.openapi()))
     _describe(app)
     return app
 

@@ -287,6 +287,8 @@ class Checkpointer:
             self._in_progress = None
             if self._interval is not None:
                 self._interval.ended()
+                if self._ranks.is_rank_zero:
+                    log.info("the next checkpoint is due after %.0f s of training", self._interval.seconds)
         if outcome.manifest is None:
             return
         self.saved = outcome.manifest

@@ -18,7 +18,7 @@ from statistics import fmean
 from essp_trainer.model.meter import Clock
 
 LEAST_S = 60.0
-"""Saves closer together wear out disks, and save nobody much."""
+"""Closer saves wear out disks for little gain."""
 _COSTS = 3
 """Saves whose mean cost counts, since the times of steps vary."""
 _STEPS = 8
@@ -76,7 +76,7 @@ class Interval:
 
     @property
     def seconds(self) -> float:
-        """Training time from the beginning of one save to that of the next."""
+        """Training time between the beginnings of two saves."""
         cost_s = fmean(self._costs_s) if self._costs_s else 0.0
         return max(LEAST_S, self._lasted_s, cost_s / self._share)
 

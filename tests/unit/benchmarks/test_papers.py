@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from benchmarks.papers.__main__ import PAPERS, ROOT
 from benchmarks.papers.document import markdown, write_page
 from benchmarks.papers.folds import accuracy
+from benchmarks.papers.machine import _answer
 from benchmarks.papers.scaling import predicted
 from benchmarks.papers.study import Options, Part, Steps, Values, run, written
 from benchmarks.papers.traditional import Samples, Task, _write_flow
@@ -66,6 +68,17 @@ def test_numbers_in_a_row_are_on_one_line_and_nothing_else_changes() -> None:
     text = written(held)
     assert json.loads(text) == held
     assert "[ 1, -2.5e-07, 3 ]" in text
+
+
+def test_workers_of_a_measured_loader_start_as_those_of_a_program_of_ones_own() -> None:
+    own = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)  # as in a process that was spawned
+    try:
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        _answer(sender, multiprocessing.get_start_method, ())
+        assert receiver.recv() == own
+    finally:
+        multiprocessing.set_start_method(own, force=True)
 
 
 def test_a_page_gets_the_table_between_its_marks(tmp_path: Path) -> None:

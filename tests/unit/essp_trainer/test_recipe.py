@@ -259,9 +259,10 @@ EVERYDAY = ("averaged", "float16", "thawed")
             {"optimizer": {"kind": "adamw"}, "checkpoint": {"bits": 8, "optimizer": "quantized"}},
             ("trainers.one.checkpoint.optimizer", "conflict"),
         ),
+        ({"checkpoint": {"every": 100, "overhead": 0.01}}, ("trainers.one.checkpoint.overhead", "conflict")),
     ],
 )
-def test_what_is_of_another_optimizer_is_refused(tmp_path: Path, fields: dict[str, Any], said: Refusal) -> None:
+def test_fields_that_contradict_each_other_are_refused(tmp_path: Path, fields: dict[str, Any], said: Refusal) -> None:
     with refused(*said):
         job_spec(tmp_path, **fields)
 
