@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.errors import ConfigError, DeviceLost, EsspError, PermanentError, Unavailable
-from essp_trainer import main as main_module
+from essp_common.errors import ConfigError
 from essp_trainer.config import TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST, RanksFailed, Supervisor
 from essp_trainer.main import main
@@ -53,28 +52,6 @@ def test_an_error_of_a_ranks_own_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(RanksFailed, match="rank 1 of 2 ended with exit code 2"):
         supervisor(tmp_path, script).run()
     assert lives(tmp_path) == ["0-0", "1-0"]
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (Unavailable("no answer"), EXIT_RANK_LOST),
-        (DeviceLost("the GPU failed"), EXIT_RANK_LOST),
-        (ConfigError("no such trainer"), 2),
-        (PermanentError("diverged"), 1),
-    ],
-)
-def test_a_rank_says_by_its_exit_code_whether_a_restart_helps(
-    monkeypatch: pytest.MonkeyPatch, error: EsspError, code: int
-) -> None:
-    def fail(*_: object) -> int:
-        raise error
-
-    monkeypatch.setattr(main_module, "run_rank", fail)
-    monkeypatch.setattr(sys, "argv", ["essp trainer", "--job", "j", "--trainer", "t"])
-    with pytest.raises(SystemExit) as left:
-        main_module.as_process()
-    assert left.value.code == code
 
 
 def test_ranks_that_die_at_once_are_given_up(tmp_path: Path) -> None:
