@@ -80,24 +80,15 @@ def measured(document: Mapping[str, Any], quiet: bool) -> str:
     return line
 
 
-_WHOLE = 1000
-"""From here on, values are whole numbers."""
-
-
 def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-def digits(most: float) -> str:
-    """The form of values up to this one: three digits, or whole numbers."""
-    return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
-
-
 def number(value: float) -> str:
-    """A value in its form."""
-    return digits(abs(value)).format(value)
+    """Three digits; a whole number if it is large."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def spread(values: list[float], form: str = "") -> str:
