@@ -248,10 +248,14 @@ def started_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the pictures of this test's reports, which take a second of each: all are the same one."""
-    from essp.report import plots, samples  # bring matplotlib, which most tests do without
+    """Nobody looks at the pictures that this test makes, which take a second of each report: all are the same one."""
+    # They bring matplotlib, which most tests do without.
+    from essp.bench import checkpoint_plot, trace_plot
+    from essp.bench import plot as bench_plot
+    from essp.capacity import plot as capacity_plot
+    from essp.report import plots, samples
 
-    for module in (plots, samples):
+    for module in (plots, samples, bench_plot, checkpoint_plot, trace_plot, capacity_plot):
         monkeypatch.setattr(module, "png", lambda figure, theme: b"\x89PNG")
 
 

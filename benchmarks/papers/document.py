@@ -80,30 +80,21 @@ def measured(document: Mapping[str, Any], quiet: bool) -> str:
     return line
 
 
-_WHOLE = 1000
-"""From here on, values are whole numbers."""
-
-
 def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-def digits(most: float) -> str:
-    """The form of values up to this one: three digits, or whole numbers."""
-    return "{:,.0f}" if most >= _WHOLE else "{:.3g}"
-
-
-def digits(value: float) -> str:
-    """Three significant digits, without an exponent for large ones."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def number(value: float) -> str:
+    """Three digits; a whole number if it is large."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def spread(values: list[float], form: str = "") -> str:
-    """The median, and in parentheses the lowest and highest value if there are several. `form`: default as `digits`."""
+    """The median, and in parentheses the lowest and highest value if there are several. `form`: default as `number`."""
     ordered = sorted(values)
     half = len(ordered) // 2
     median = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    told = form.format if form else digits
+    told = form.format if form else number
     return told(median) if len(ordered) < 2 else f"{told(median)} ({told(ordered[0])} to {told(ordered[-1])})"

@@ -28,7 +28,7 @@ from benchmarks.image_epochs import (
 )
 from benchmarks.image_peers import NAMES, Photos, installed, version_of
 from benchmarks.image_sets import CROP, written_by
-from benchmarks.papers.document import digits, markdown, spread
+from benchmarks.papers.document import markdown, number, spread
 from benchmarks.papers.machine import apart
 from benchmarks.papers.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
@@ -119,18 +119,18 @@ def each_batch(options: Options, name: str) -> dict[str, Any]:
 
 def _cifar_steps(options: Options) -> Steps:
     libraries = ["torch", *installed(), *(["tensorflow"] if options.tensorflow else [])]
-    for number in range(options.rounds):
+    for turn in range(options.rounds):
         for library in libraries:
             for batch in BATCHES:
-                yield f"{library}.{batch}.{number}", partial(apart, small_epochs, options, library, batch)
+                yield f"{library}.{batch}.{turn}", partial(apart, small_epochs, options, library, batch)
     for name in FIGURE8:
         yield name, partial(apart, each_batch, options, name)
 
 
 def _large_steps(options: Options) -> Steps:
-    for number in range(options.rounds):
+    for turn in range(options.rounds):
         for library in ("torch", *(["tensorflow"] if options.tensorflow else [])):
-            yield f"{library}.{number}", partial(apart, large_epochs, options, library)
+            yield f"{library}.{turn}", partial(apart, large_epochs, options, library)
     for name in FIGURE11:
         yield name, partial(apart, each_batch, options, name)
     yield "decoding", partial(apart, decoding, options)
@@ -164,7 +164,7 @@ def _rows(values: Values, batch: str = "") -> dict[str, Cells]:
 
 def _cells(each: list[tuple[float, float, float]]) -> Cells:
     walls, cpus, ratios = zip(*each, strict=True)
-    return spread(list(walls)), digits(statistics.median(cpus)), digits(statistics.median(ratios))
+    return spread(list(walls)), number(statistics.median(cpus)), number(statistics.median(ratios))
 
 
 def _cifar_table(values: Values) -> str:

@@ -159,7 +159,13 @@ def _over_time_steps(options: Options) -> Steps:
 def _writing_table(values: Values) -> str:
     names = dict.fromkeys(key.rpartition("/")[0] for key in values)
     rows = [
-        [name, *(spread([run[what] for run in runs(values, name)], "{:,.0f}") for what in ("written", "read", "checkpoint"))]
+        [
+            name,
+            *(
+                spread([run[what] for run in runs(values, name)], "{:,.0f}")
+                for what in ("written", "read", "checkpoint")
+            ),
+        ]
         for name in names
     ]
     return markdown(["MB/s", "plain write, `fsync`", "read back, cold", "a checkpoint, read back"], rows)

@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from benchmarks.papers.document import digits, markdown, spread
+from benchmarks.papers.document import markdown, number, spread
 from benchmarks.papers.extracting import catalog_of
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
@@ -158,14 +158,14 @@ def overlapped(catalog: Path, what: str, quick: bool) -> dict[str, float]:
 
 def _steps(options: Options) -> Steps:
     catalog = catalog_of("made", options)
-    for number in range(options.rounds):
-        yield f"decode.{number}", partial(apart, decoding, catalog, options.quick)
+    for round_number in range(options.rounds):
+        yield f"decode.{round_number}", partial(apart, decoding, catalog, options.quick)
         for method in METHODS:
             if not (options.quick and method == "tvl1"):
-                yield f"flow.{method}.{number}", partial(apart, flow, catalog, method, options.quick)
-        yield f"network.{number}", partial(apart, convolution, options.quick)
+                yield f"flow.{method}.{round_number}", partial(apart, flow, catalog, method, options.quick)
+        yield f"network.{round_number}", partial(apart, convolution, options.quick)
         for what in ("data", "network", "both"):
-            yield f"overlapped.{what}.{number}", partial(apart, overlapped, catalog, what, options.quick)
+            yield f"overlapped.{what}.{round_number}", partial(apart, overlapped, catalog, what, options.quick)
 
 
 def figures(values: Values) -> dict[str, list[float]]:
@@ -226,7 +226,7 @@ def _draw(values: Values) -> Figure | None:
     axes: Any = figure.subplots()
     colours = ["#c8553d" if name.startswith("paper") else "#2a7f62" for name in bars]
     axes.barh(list(bars), list(bars.values()), color=colours)
-    axes.bar_label(axes.containers[0], [f" {digits(value).format(value)}" for value in bars.values()])
+    axes.bar_label(axes.containers[0], [f" {number(value)}" for value in bars.values()])
     axes.set_xscale("log")
     axes.set_xlabel("ms for one frame")
     axes.invert_yaxis()

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import essp
 from benchmarks.image_epochs import closed, records_of
 from benchmarks.image_peers import Photos, torch_loader
-from benchmarks.papers.document import digits, markdown
+from benchmarks.papers.document import markdown, number
 from benchmarks.papers.machine import apart
 from benchmarks.papers.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
@@ -109,10 +109,10 @@ def _loaders(study: Study, options: Options) -> dict[str, Callable[[], Iterable[
 
 
 def _steps(study: Study, options: Options) -> Steps:
-    for number in range(options.rounds):
+    for turn in range(options.rounds):
         for model in MODELS:
             for loader in LOADERS:
-                yield f"{model}.{loader}.{number}", partial(apart, trained, study, options, model, loader)
+                yield f"{model}.{loader}.{turn}", partial(apart, trained, study, options, model, loader)
 
 
 def _table(study: Study, values: Values) -> str:
@@ -132,7 +132,7 @@ def _table(study: Study, values: Values) -> str:
 
 def told(values: list[float]) -> str:
     """Mean, median and standard deviation."""
-    return " / ".join(digits(each(values)) for each in (statistics.mean, statistics.median, statistics.stdev))
+    return " / ".join(number(each(values)) for each in (statistics.mean, statistics.median, statistics.stdev))
 
 
 def _draw(values: Values) -> Figure:

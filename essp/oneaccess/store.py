@@ -49,7 +49,7 @@ class Store(ABC):
     ) -> None:
         """Set up the store. Nothing is read before `initialize`.
 
-        input_data_folder: path or URI of the images; each store says of which.
+        input_data_folder: path or URI of the images.
         max_batches: number of batches in a queue. It is checked but has no effect, because there is no queue here: a
             batch is cut out of memory on request.
         batch_size: images per batch.

@@ -165,7 +165,8 @@ def _stem_of(family: str) -> str:
 
     with torch.device("meta"):
         made: nn.Module = AutoModelForVideoClassification.from_config(AutoConfig.for_model(family))
-    return next(path for path, layer in made.named_modules() if isinstance(layer, nn.Conv2d | nn.Conv3d))
+    path: str = next(path for path, layer in made.named_modules() if isinstance(layer, nn.Conv2d | nn.Conv3d))
+    return path
 
 
 def _made_by_transformers(config: PretrainedConfig) -> nn.Module:

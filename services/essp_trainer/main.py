@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from essp_common.distribution import needs_extra
-from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
+from essp_common.errors import ConfigError, EsspError, TransientError
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.topics import MOST_PARTITIONS
 from essp_engine.loading.rendezvous import Rendezvous
@@ -33,21 +33,7 @@ def main(
     settings, rendezvous = TrainerSettings(), Rendezvous.of_environment()
     if ranks > 1:
         raise typer.Exit(supervise(job, trainer, ranks, settings, rendezvous))
-    try:
-        code = run_rank(job, trainer, settings, rendezvous)
-    except EsspError as error:
-        if not _is_of_another(error):
-            raise
-        typer.echo(f"essp trainer: {error}", err=True)
-        code = EXIT_RANK_LOST
-    raise typer.Exit(code)
-
-
-def _is_of_another(error: EsspError) -> bool:
-    """Whether this rank is not at fault: another one, or the GPU, failed. A Job's pods tell the master by the code."""
-    from essp_trainer.distributed.ranks import RankLost  # with torch, which the rank has loaded
-
-    return isinstance(error, (DeviceLost, RankLost))
+    raise typer.Exit(run_rank(job, trainer, settings, rendezvous))
 
 
 def as_process() -> None:

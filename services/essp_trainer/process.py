@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, DeviceLost
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.children import module_command
@@ -14,7 +15,7 @@ from essp_engine.loading.rendezvous import Rendezvous
 from essp_engine.worker.heartbeat import Heart
 from essp_engine.worker.log_shipping import LogShipper
 from essp_trainer.config import TrainerConfig, TrainerSettings
-from essp_trainer.distributed.supervisor import Supervisor
+from essp_trainer.distributed.supervisor import EXIT_RANK_LOST, Supervisor
 
 
 def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
@@ -37,8 +38,19 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
 
 
 def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
-    """Run one rank, possibly the only one. Returns the exit code."""
+    """Run one rank, possibly the only one. Returns the exit code, which tells the supervisor, and in Kubernetes the
+    master, that the rank is not at fault if another one, or the GPU, has failed."""
     # Only ranks load torch; the supervisor does not.
+    from essp_trainer.distributed.ranks import RankLost
+
+    try:
+        return _run_rank(job, trainer, settings, rendezvous)
+    except (DeviceLost, RankLost) as error:
+        print(f"essp trainer: {error}", file=sys.stderr)
+        return EXIT_RANK_LOST
+
+
+def _run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
     from essp_trainer.distributed.ranks import init_ranks
     from essp_trainer.service import build
 

@@ -33,7 +33,7 @@ import httpx
 
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded, EmbeddedOptions
-from essp.servers.servers import Address, FolderServer, RedisServer, free_port
+from essp.servers.servers import Address, RedisServer, S3Server, free_port
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
 from essp_common import topics
@@ -146,7 +146,7 @@ class Servers:
         self.redis = RedisServer(
             folder, free_port(), maxmemory_bytes=REDIS_BYTES, address=there, password=self.password
         )
-        self.s3 = FolderServer(folder, folder=folder / "objects", address=there)
+        self.s3 = S3Server(folder, folder=folder / "objects", address=there)
 
     def store(self) -> str:
         """The URL of the store."""

@@ -41,6 +41,7 @@ def collector() -> Iterator[Mock]:
         thread.join()
 
 
+@pytest.mark.usefixtures("sketched")
 def test_each_part_of_a_job_is_measured(
     catalog: Path, tmp_path: Path, collector: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from essp_common.errors import ConfigError, DeviceLost, EsspError, PermanentError, Unavailable
-from essp_trainer import main
+from essp_trainer import main, process
 from essp_trainer.distributed.ranks import RankLost
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from tests.harness.command_line import main_of
@@ -31,7 +31,7 @@ def test_the_code_says_who_is_at_fault(
     error: EsspError, command: int, module: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`command`: of `essp trainer`, which the chart's pods run; `module`: of what torchrun and the supervisor run."""
-    with patch.object(main, "run_rank", side_effect=error):
+    with patch.object(process, "_run_rank", side_effect=error):
         assert main_of("trainer", *ARGUMENTS) == command
         with patch.object(sys, "argv", ["essp trainer", *ARGUMENTS]), pytest.raises(SystemExit) as left:
             main.as_process()

@@ -166,6 +166,7 @@ def test_sentences_say_how_far_a_checkpoint_is_from_the_bound() -> None:
     assert "the same bytes alone at 50 MB/s; a direct checkpoint, which is read back, takes 2.5x as long" in found[1]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
     options = "--steps 4 --every 2 --size 64KiB --step-time 1ms --runs 1 --throttle 50MB/s,1ms --trace-every 0.05"
     folders = ["--store", str(tmp_path / "slow"), "--buffer", str(tmp_path / "fast")]

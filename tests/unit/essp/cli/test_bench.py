@@ -124,6 +124,7 @@ def test_what_a_trace_writes_beside_itself_is_looked_at_too(images: Path, tmp_pa
         essp("bench", "io", "--source", str(images), *SMALL, "--trace", str(tmp_path / "trace.csv"))
 
 
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize(("option", "command"), often(across(["--trace", "--plot"], ["io", "checkpoint", "app"]), 2))
 def test_figures_outlive_a_file_that_cannot_be_written(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
