@@ -17,14 +17,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from benchmarks.papers import check_qzp, essp_paper, io, oneaccess_paper
+from benchmarks.papers.check_qzp import parts as check_qzp
 from benchmarks.papers.document import write_page
+from benchmarks.papers.essp import parts as essp
+from benchmarks.papers.io import parts as io
+from benchmarks.papers.oneaccess import parts as oneaccess
 from benchmarks.papers.study import Options, Part, run
 
 ROOT = Path(__file__).parents[2]
 PAPERS: Mapping[str, Mapping[str, Part]] = {
-    "essp": essp_paper.PARTS,
-    "oneaccess": oneaccess_paper.PARTS,
+    "essp": essp.PARTS,
+    "oneaccess": oneaccess.PARTS,
     "check-qzp": check_qzp.PARTS,
     "io": io.PARTS,
 }

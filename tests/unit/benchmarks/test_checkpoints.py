@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.checkpoint_saver import Saver, torch_save
-from benchmarks.papers.checkpoint_ways import WAYS
+from benchmarks.papers.check_qzp.ways import WAYS
 from essp_common.tensors.packed import Packing, unpack
 from essp_engine.learning.models import as_tensors
 

@@ -13,9 +13,9 @@ from benchmarks.figures import Scale
 from benchmarks.image_epochs import records_coco
 from benchmarks.image_peers import Photos, torch_loader
 from benchmarks.image_sets import CROP, ImageSet, photograph
-from benchmarks.papers import epochs
-from benchmarks.papers.limited import _place
-from benchmarks.papers.pictures import variants
+from benchmarks.papers.oneaccess import epochs
+from benchmarks.papers.oneaccess.limited import _place
+from benchmarks.papers.oneaccess.pictures import variants
 from benchmarks.papers.study import Options
 from benchmarks.records import Files
 from essp.records.images import covering, decoded, jpeg

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.papers import checkpoint_training, io_reading, io_training
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.papers.checkpoint_ways import WAYS
+from benchmarks.papers.check_qzp.training import ratios
+from benchmarks.papers.check_qzp.ways import WAYS
+from benchmarks.papers.io import training as io_training
+from benchmarks.papers.io.reading import THREADS
 
 Made = dict[str, Any]
 
@@ -44,7 +46,7 @@ def reading() -> Made:
         return {"median_bytes": 112_000.0} | {
             f"{pipeline}.{threads}": one | {"samples_per_s": first * threads}
             for pipeline in ("full", "read", "raw")
-            for threads in io_reading.THREADS
+            for threads in THREADS
         }
 
     return {
@@ -127,4 +129,4 @@ def test_every_part_of_these_pages_is_tried() -> None:
 
 
 def test_a_training_is_compared_with_that_of_its_own_round() -> None:
-    assert checkpoint_training.ratios(training(), "resnet50", "none") == pytest.approx([1.1, 1.1])
+    assert ratios(training(), "resnet50", "none") == pytest.approx([1.1, 1.1])

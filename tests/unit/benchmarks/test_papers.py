@@ -15,11 +15,11 @@ import pytest
 
 from benchmarks.papers.__main__ import PAPERS, ROOT
 from benchmarks.papers.document import markdown, write_page
-from benchmarks.papers.folds import accuracy
+from benchmarks.papers.essp.folds import accuracy
+from benchmarks.papers.essp.scaling import predicted
+from benchmarks.papers.essp.traditional import Samples, Task, _write_flow
 from benchmarks.papers.machine import _answer
-from benchmarks.papers.scaling import predicted
 from benchmarks.papers.study import Options, Part, Steps, Values, run, written
-from benchmarks.papers.traditional import Samples, Task, _write_flow
 
 Made = list[str]
 

@@ -21,7 +21,7 @@ from benchmarks.image_epochs import closed, records_of
 from benchmarks.image_peers import Photos, torch_loader
 from benchmarks.papers.document import markdown, number
 from benchmarks.papers.machine import apart
-from benchmarks.papers.pictures import cifar, large, large_records
+from benchmarks.papers.oneaccess.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
 from benchmarks.records import Files
 from essp_engine.learning.networks import network

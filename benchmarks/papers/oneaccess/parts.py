@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import building, epochs, over_memory, samples, sharing, step_times
+from benchmarks.papers.oneaccess import building, epochs, over_memory, samples, sharing, step_times
 from benchmarks.papers.study import Part
 
 _ALL = (

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.disk_load import loaded
 from benchmarks.image_training import MODEL, OPTIMIZER
-from benchmarks.papers.checkpoint_waits import JOBS
-from benchmarks.papers.checkpoint_ways import GRADIENTS, WAYS, Loop, Tensors, Way, size_of
+from benchmarks.papers.check_qzp.waits import JOBS
+from benchmarks.papers.check_qzp.ways import GRADIENTS, WAYS, Loop, Tensors, Way, size_of
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values

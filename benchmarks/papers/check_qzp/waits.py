@@ -19,7 +19,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.disk_load import loaded
-from benchmarks.papers.checkpoint_ways import WAYS, Loop, Saving, size_of
+from benchmarks.papers.check_qzp.ways import WAYS, Loop, Saving, size_of
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from benchmarks.hogwild import Trial, read_images
 from benchmarks.hogwild import run as train
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.pictures import TEST, cifar
+from benchmarks.papers.oneaccess.pictures import TEST, cifar
 from benchmarks.papers.study import Options, Part, Steps, Values
 
 SIDES: dict[str, tuple[str, int, str, str]] = {

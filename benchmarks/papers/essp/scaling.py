@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from torch import distributed, nn
 
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.extracting import catalog_of
+from benchmarks.papers.essp.extracting import catalog_of
 from benchmarks.papers.machine import apart, cpu_s
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.capacity.setups import Consumer, Pool, Setup

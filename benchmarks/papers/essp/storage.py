@@ -15,10 +15,10 @@ from typing import Any
 
 from benchmarks.inputs import VideoSet, make
 from benchmarks.papers.document import markdown
-from benchmarks.papers.extracting import MADE, job
+from benchmarks.papers.essp.extracting import MADE, job
+from benchmarks.papers.essp.traditional import Task
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
-from benchmarks.papers.traditional import Task
 from essp.capacity.extraction import DataSet, Machines, comparison, sample
 from essp.capacity.measuring import measure
 from essp_common.catalog.file import read_catalog

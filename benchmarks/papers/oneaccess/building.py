@@ -26,8 +26,8 @@ import essp
 from benchmarks.image_sets import CROP
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.machine import apart, cpu_s
-from benchmarks.papers.over_memory import served
-from benchmarks.papers.pictures import TRAIN, built, cifar, large
+from benchmarks.papers.oneaccess.over_memory import served
+from benchmarks.papers.oneaccess.pictures import TRAIN, built, cifar, large
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench.page_cache import evict
 from essp.records.build import BuildOptions

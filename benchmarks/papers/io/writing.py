@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.io_reading import runs
+from benchmarks.papers.io.reading import runs
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench import page_cache

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 import essp
 from benchmarks.image_sets import write
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.io_images import IMAGENET, PARTS, STORES, median_bytes, source_of
+from benchmarks.papers.io.images import IMAGENET, PARTS, STORES, median_bytes, source_of
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench.io import BOUND, IoBenchmark, IoOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import extracting, folds, hand_over, per_frame, scaling, shares, storage
+from benchmarks.papers.essp import extracting, folds, hand_over, per_frame, scaling, shares, storage
 from benchmarks.papers.study import Part
 
 _ALL = (

@@ -19,11 +19,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.inputs import VideoSet, make
-from benchmarks.papers import traditional
 from benchmarks.papers.document import markdown, spread
+from benchmarks.papers.essp import traditional
+from benchmarks.papers.essp.traditional import Task
 from benchmarks.papers.machine import Marks, apart
 from benchmarks.papers.study import Options, Part, Steps, Values
-from benchmarks.papers.traditional import Task
 from essp.capacity.extraction import DataSet, Machines, comparison, sample
 from essp.capacity.measuring import measure
 from essp.catalog.build import BuildOptions, build

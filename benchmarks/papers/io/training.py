@@ -18,8 +18,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.io_images import CALTECH, STORES, median_bytes, source_of
-from benchmarks.papers.io_reading import runs
+from benchmarks.papers.io.images import CALTECH, STORES, median_bytes, source_of
+from benchmarks.papers.io.reading import runs
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench.accesses import Accesses, NotedStore

@@ -30,7 +30,7 @@ from benchmarks.image_peers import NAMES, Photos, installed, version_of
 from benchmarks.image_sets import CROP, written_by
 from benchmarks.papers.document import markdown, number, spread
 from benchmarks.papers.machine import apart
-from benchmarks.papers.pictures import cifar, large, large_records
+from benchmarks.papers.oneaccess.pictures import cifar, large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
 
 BATCHES = (4, 32)

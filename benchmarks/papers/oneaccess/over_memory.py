@@ -23,9 +23,9 @@ from benchmarks.image_epochs import closed
 from benchmarks.image_peers import Photos, torch_loader
 from benchmarks.image_sets import CROP
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.limited import Group, limited
 from benchmarks.papers.machine import apart, cpu_s
-from benchmarks.papers.pictures import large, large_records
+from benchmarks.papers.oneaccess.limited import Group, limited
+from benchmarks.papers.oneaccess.pictures import large, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.bench.page_cache import evict
 from essp.servers.servers import S3Server

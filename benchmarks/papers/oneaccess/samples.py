@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.machine import apart
-from benchmarks.papers.pictures import cifar, large_records
+from benchmarks.papers.oneaccess.pictures import cifar, large_records
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader

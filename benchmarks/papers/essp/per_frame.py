@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from benchmarks.papers.document import markdown, number, spread
-from benchmarks.papers.extracting import catalog_of
+from benchmarks.papers.essp.extracting import catalog_of
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp_common.catalog.file import read_catalog

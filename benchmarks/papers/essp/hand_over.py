@@ -25,11 +25,11 @@ import psutil
 from matplotlib.figure import Figure
 
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.extracting import catalog_of, job
-from benchmarks.papers.links import cluster
+from benchmarks.papers.essp.extracting import catalog_of, job
+from benchmarks.papers.essp.links import cluster
+from benchmarks.papers.essp.traditional import Task
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
-from benchmarks.papers.traditional import Task
 from essp.capacity.measuring import measure
 from essp.servers.servers import RedisServer
 from essp_common.cache.port import FrameCache, clip_key
