@@ -5,7 +5,7 @@ key, groups whose partitions are reassigned when a member joins or leaves, deliv
 changes its owner is delivered again from the offset below which everything was done.
 
 Every `from_url` returns a separate bus. Nothing outlives the process, and publishing is durable at once. A record is
-dropped when every group that knows its partition has committed it, and `retained` newer ones exist; topics that no
+dropped when every group that knows its partition has committed it, and enough newer ones exist; topics that no
 group reads (`essp.control`) are kept completely. Readers block on a condition variable.
 """
 
@@ -27,10 +27,10 @@ from essp_common.runtime.troubles import Troubles
 from essp_common.topics import DATA_PARTITIONS
 
 RETAINED = 4096
-"""Records that a partition keeps although every group has committed them, for a group that joins late."""
+"""Records that a topic keeps although every group has committed them, for a group that joins late."""
 
 _STEPS = 16
-"""A partition drops records when it exceeds `RETAINED` by this fraction of it."""
+"""A partition drops records when it exceeds its share of `RETAINED` by this fraction of that, or by this number."""
 
 Slot = tuple[str, int]
 """Topic and partition."""
@@ -86,7 +86,7 @@ class MemoryBus:
         self.partitions = partitions
         self.lock = threading.RLock()
         self.closed = False
-        self._retained, self._step = retained, max(1, retained // _STEPS)
+        self._retained = retained
         self._topics: dict[str, list[_Log]] = {}
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._readers: defaultdict[str, list[MemorySubscription]] = defaultdict(list)
@@ -197,11 +197,12 @@ class MemoryBus:
         """Drop records that every group has committed and every reader without a group has read. `committed`: by one of
         them."""
         log = self.log(slot)
-        if committed - log.start <= self._retained + self._step:
+        retained = self._retained // len(self._logs(slot[0]))
+        if committed - log.start <= retained + max(_STEPS, retained // _STEPS):
             return  # below that, checking the others and moving the rest of the list is not worthwhile
         limits = [group.committed[slot] for group in self._groups.values() if slot in group.committed]
         limits += [r.position(slot) for r in self._readers[slot[0]] if r.group is None and slot in r.slots]
-        log.drop(min(*limits, log.end - self._retained))
+        log.drop(min(*limits, log.end - retained))
 
     def _logs(self, topic: str) -> list[_Log]:
         try:

@@ -62,7 +62,7 @@ def meet_a_defect(*_: object, **__: object) -> None:
 class TestMemoryBus(BusContract):
     @pytest.fixture
     def bus(self) -> Iterator[Bus]:
-        bus = MemoryBus(retained=10)
+        bus = MemoryBus(retained=10 * PARTITIONS)
         yield bus
         bus.close()
 
