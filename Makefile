@@ -64,13 +64,13 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # Lanes: tests/lanes.py says which test runs in which. They wait now and then: five workers keep two
 # cores busy, and six where whole deployments wait for one another.
-test: setup  ## What a change can break: under seven minutes on two cores.
+test: setup  ## What a change can break: six minutes on two cores.
 	$(PYTEST) -n 5 --lane=test
 
 test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
 	$(PYTEST) -n 4 --lane=fast
 
-test-promises: setup  ## Faults, whole deployments, tutorial, site, notebooks, frameworks, the wheel: nine minutes.
+test-promises: setup  ## Faults, whole deployments, tutorial, site, notebooks, frameworks, the wheel: eight minutes.
 	$(PYTEST) -n 6 --lane=promises
 
 test-long: setup  ## Each night: all seeds, encodings, networks, many examples, storms, a soak, the install.
@@ -84,7 +84,7 @@ test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under t
 test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release of it (Java 17 or later).
 	$(PYTEST) -n 4 --lane=kafka
 
-test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: under ten minutes.
+test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own.
 	$(PYTEST) -n 2 --lane=cluster
 
 STRENGTH ?= 20
