@@ -68,7 +68,7 @@ class Trial:
     tested: bool = False
     """After each epoch, which takes time."""
     samples: int = 0
-    """`shared`: size of a sample, in batches, of which two are in memory; 0: all images are."""
+    """`shared`: size of a sample, in batches; two samples are in memory. 0: all images are in memory."""
 
 
 @dataclass(frozen=True, slots=True)

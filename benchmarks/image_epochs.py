@@ -50,7 +50,7 @@ def records_coco(scale: Scale) -> Iterator[Figure]:
 
 
 def small_loops(images: ImageSet, batch_size: int, samples: Sequence[int] = ()) -> Loops:
-    """Records in memory, records in samples of so many batches, and `DataLoader` over files."""
+    """Records in memory, records in samples of a number of batches, and `DataLoader` over files."""
     loops: Loops = {"records": partial(records_of, images.records, batch_size)}
     for relative in samples:
         memory = 2 * relative * batch_size * _PIXEL_BYTES

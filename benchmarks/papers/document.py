@@ -96,5 +96,5 @@ def spread(values: list[float], form: str = "") -> str:
     ordered = sorted(values)
     half = len(ordered) // 2
     median = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    told = form.format if form else number
-    return told(median) if len(ordered) < 2 else f"{told(median)} ({told(ordered[0])} to {told(ordered[-1])})"
+    shown = form.format if form else number
+    return shown(median) if len(ordered) < 2 else f"{shown(median)} ({shown(ordered[0])} to {shown(ordered[-1])})"

@@ -13,7 +13,6 @@ source does not exist or is not of the given kind.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
 from essp_common.catalog.notes import OFFSET, SALVAGED, lines
-from essp_common.catalog.rows import RowPieces, Rows, VideoRow
+from essp_common.catalog.rows import RowPieces, Rows, VideoRow, extra_of
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.catalog.unproven import PACKETS
@@ -401,7 +400,7 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
         group=entry.group,
         event=entry.event,
         view=entry.view,
-        extra=_extra(entry.meta),
+        extra=extra_of(entry.meta),
         error=entry.error,
     )
     if entry.error is not None or file is None:
@@ -440,13 +439,6 @@ def _offsets(rows: Rows) -> tuple[str, ...]:
         f"{counted(len(off), 'row')} with frames off their timestamps ({few(off)}); the nearest are used, and "
         f"row.notes says how far off they are. With --tolerance-s {_OFFSET_S:g} such rows have errors, as in LeRobot",
     )
-
-
-def _extra(meta: Mapping[str, Any]) -> str:
-    """Further columns as they are stored: UTF-8, except for lone surrogates, for which JSON has an escape."""
-    if not meta:
-        return ""
-    return json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
 
 def _aimed(row: VideoRow, entry: Entry) -> VideoRow:

@@ -6,13 +6,13 @@ another data set. Classes with the same name become one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, write_catalog
-from essp_common.catalog.rows import RowPieces, VideoRow
+from essp_common.catalog.rows import RowPieces, VideoRow, extra_of
+from essp_common.catalog.source_columns import GROUP
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
@@ -41,14 +41,16 @@ def merge(
     catalogs: name of each data set -> URI of its catalog. out: where to write. column: of the names. relative: as for
     `write_catalog`.
 
-    Raises `NotFound` for a missing catalog; `ConfigError` for two equal names, a catalog that has this
-    column already, and for something else at `out`.
+    Raises `NotFound` for a missing catalog; `ConfigError` for a name that cannot be in ids, for a column that a catalog
+    has already, and if anything else is at `out`.
     """
     if len(catalogs) < 2:
         raise ConfigError("name at least two catalogs, as in own=own.parquet web=web.parquet", code="missing")
     for name in catalogs:
         if not name or "/" in name or not name.isprintable():
             raise ConfigError(f"{name!r} is not a name for a data set: ids begin with it and a slash", code="invalid")
+    if column in ("", GROUP):
+        raise ConfigError(f"{column!r} cannot be its name; write another one", field="--column", code="invalid")
     source = " + ".join(f"{name}={uri}" for name, uri in catalogs.items())
     target, key = stores.resolve(out)
     _check_free(target, key, source)
@@ -92,5 +94,5 @@ def _of(name: str, row: VideoRow, column: str, uri: str) -> VideoRow:
         id=f"{name}/{row.id}",
         group=row.group and f"{name}/{row.group}",
         event=row.event and f"{name}/{row.event}",
-        extra=json.dumps({**meta, column: name}, ensure_ascii=False, separators=(",", ":")),
+        extra=extra_of({**meta, column: name}),
     )

@@ -8,6 +8,7 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit co
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,6 @@ from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
 from essp.cli.job_history import dump, why
-from essp.cli.job_output import names_output
 from essp.cli.rest import (
     SERVER,
     TIMEOUT_S,
@@ -48,7 +48,7 @@ from essp.embedded.removal import has_ended, removal_in, remove_output
 from essp.job_file import placed_part, read_part
 from essp.uris import as_uri, shown
 from essp_common.artifacts.removal import OfAnotherJob, Removal
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.job.settings import changes_of, parse_settings
 from essp_common.job.status import JobState, JobStatus, JobSummary
 from essp_common.job.usage import Usage
@@ -198,7 +198,10 @@ def stop(
 @app.command("rm")
 def remove(
     job: Annotated[
-        str, typer.Argument(help="A job of the master, or the output of one that ran without a master: folder or URI.")
+        str,
+        typer.Argument(
+            help="A job of the master; or the output of one that ran without a master, as runs/first, ./first or a URI."
+        ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     yes: Yes = False,
@@ -211,10 +214,15 @@ def remove(
     Files that ESSP did not write stay. A job from which another one takes weights, a model, videos or records is not
     removed. For the output of a job that ran without a master, that is known of the jobs whose outputs are next to it.
     """
-    if names_output(job):
+    if "/" in job:
         found = _remove_output(as_uri(job), dry_run, yes)
-    else:
-        found = _remove_from_master(job, dry_run, yes, server, token)
+    else:  # also if there is a folder of this name: what is removed must not depend on the working folder
+        try:
+            found = _remove_from_master(job, dry_run, yes, server, token)
+        except (NotFound, Unavailable) as error:
+            if os.path.isdir(job):
+                raise type(error)(f"{error}; for the folder of this name, write ./{job}") from error
+            raise
     typer.echo(json.dumps(found) if as_json else _removal(found, "would be removed" if dry_run else "removed"))
 
 

@@ -9,15 +9,10 @@ from essp_common.errors import NotFound, Unavailable
 from essp_common.job.status import JobStatus
 
 
-def names_output(job: str) -> bool:
-    """Whether this is the output of a job, given as a folder or URI, and not the name of a master's job."""
-    return "://" in job or "/" in job or os.path.isdir(job)
-
-
 def status_of(job: str, server: str, token: str) -> JobStatus | None:
     """The master's status of a job of this name; None if `job` is an output, given as a folder or URI. Raises
     `NotFound` or `Unavailable` if it is neither."""
-    if names_output(job):
+    if "://" in job or "/" in job or os.path.isdir(job):
         return None
     try:
         with rest.connect(server, token) as client:

@@ -130,6 +130,13 @@ class VideoRow:
         return meta_of(self.id, self.extra)
 
 
+def extra_of(meta: Mapping[str, Any]) -> str:
+    """Further columns as `VideoRow.extra`: UTF-8, except for lone surrogates, for which JSON has an escape."""
+    if not meta:
+        return ""
+    return json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+
+
 def meta_of(video: str, extra: str) -> dict[str, Any]:
     """The contents of `VideoRow.extra`. Raises `ConfigError` if it is not a JSON object."""
     try:

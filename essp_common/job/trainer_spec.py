@@ -257,9 +257,9 @@ class CheckpointSpec(Section):
     every: int = Field(0, ge=0, le=10**9)
     """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
     overhead: float = Field(0.0, ge=0, le=1)
-    """Choose the interval of checkpoints within an epoch automatically, instead of `every`: as short as possible, but
-    checkpoints may take at most this share of the training time, as in 0.01, and begin at least a minute apart. The
-    cost of a checkpoint is measured while training runs. 0: off."""
+    """Choose the interval of checkpoints within an epoch automatically, instead of `every`: so that they take about
+    this share of the training time in the long run, as in 0.01, and begin at least a minute apart. The cost of a
+    checkpoint is measured while training runs. 0: off."""
     keep: int = Field(2, ge=1, le=10_000)
     """How many of the newest checkpoints to keep. In addition, these are kept: the best one; the last one before the
     end, from which training continues if the job gets more epochs; and those to which kept ones store differences."""

@@ -98,7 +98,7 @@ def _table(values: Values) -> str:
             )
         texts.append(
             f"**{network}**, {size(first['in_memory'])} of weights and momentum in memory; {NETWORKS[network]:g} s of "
-            f"training between two checkpoints; beside it, the load moves {size(min(rates))} to {size(max(rates))} a "
+            f"training between two checkpoints; meanwhile, the load moves {size(min(rates))} to {size(max(rates))} a "
             "second in blocks of 4 KiB.\n\n"
             + markdown(["combination", "training waits, s", "of `torch.save`", "on the disk after, s", "bytes"], rows)
         )

@@ -1,4 +1,4 @@
-"""When the next checkpoint is due, so that checkpoints take at most a given share of the training time.
+"""When the next checkpoint is due, so that checkpoints take a given share of the training time in the long run.
 
 As in CheckFreq (Mohan and others, FAST 2021), the cost of a checkpoint is measured while training runs: how much longer
 the steps take from the beginning of a save until it is durable than the same number of other steps. So it contains the

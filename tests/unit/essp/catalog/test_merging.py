@@ -25,7 +25,10 @@ def written(folder: Path, name: str, *rows: VideoRow) -> str:
 
 def test_rows_say_where_they_are_from_and_are_not_mixed_up(tmp_path: Path) -> None:
     own = [replace(row(f"push/{n}.mp4"), group="p1", event="e", view=view) for n, view in enumerate(("left", "right"))]
-    web = [replace(row("push/0.mp4", "test"), group="p1", extra='{"licence": "CC0"}'), row("sing/1.mp4", error="empty")]
+    web = [
+        replace(row("push/0.mp4", "test"), group="p1", extra='{"licence": "\\ud800"}'),
+        row("sing/1.mp4", error="empty"),
+    ]
     given = written(tmp_path, "own", *own), written(tmp_path, "web", *web)
     out = tmp_path / "both.parquet"
     told = json.loads(essp("catalog", "merge", *given, "--out", str(out), "--json").stdout)
@@ -34,7 +37,7 @@ def test_rows_say_where_they_are_from_and_are_not_mixed_up(tmp_path: Path) -> No
     assert list(found) == ["own/push/0.mp4", "own/push/1.mp4", "web/push/0.mp4", "web/sing/1.mp4"]
     assert {one.group for one in found.values()} == {"own/p1", "web/p1", ""}
     assert {one.event for one in found.values()} == {"own/e", ""}
-    assert found["web/push/0.mp4"].meta == {"licence": "CC0", "dataset": "web"}
+    assert found["web/push/0.mp4"].meta == {"licence": "\ud800", "dataset": "web"}
     before = out.read_bytes()
     assert "sampling.mix" in essp("catalog", "merge", *given, "--out", str(out)).stdout
     assert out.read_bytes() == before
@@ -60,5 +63,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_overwritten(tmp_path: Path) ->
             essp("catalog", "merge", own, web, "--out", str(tmp_path / taken))
         assert (tmp_path / taken).read_bytes() == before
     essp("catalog", "merge", own, web, "--out", out)
+    with refused("--column", "invalid"):
+        essp("catalog", "merge", own, web, "--out", str(tmp_path / "more.parquet"), "--column", "group")
     with refused("--column", "exists"):
         essp("catalog", "merge", own, f"both={out}", "--out", str(tmp_path / "more.parquet"))

@@ -61,6 +61,19 @@ def test_a_job_is_removed_after_it_was_asked_for(tmp_path: Path) -> None:
         essp("job", "rm", str(output), "--yes")
 
 
+def test_a_name_alone_is_a_master_s_job_wherever_the_command_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_port: int
+) -> None:
+    output = run_in(tmp_path, "first")
+    before = files_in(output)
+    monkeypatch.chdir(tmp_path)
+    server = f"http://127.0.0.1:{unused_port}"
+    with pytest.raises(Unavailable, match=r"write \./first"):
+        essp("job", "rm", "first", "--yes", "--server", server)
+    assert files_in(output) == before
+    assert essp("job", "rm", "./first", "--yes").exit_code == 0
+
+
 def test_no_job_that_another_one_stands_on_is_removed(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     output, link = run_in(runs, "first"), tmp_path / "link"
