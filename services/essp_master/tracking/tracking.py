@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 QUEUED = 10_000
 """How many points a tracker may be behind."""
 _AT_ONCE = 500
-_LAST_S = 5.0
-"""Time for the remaining items at the end."""
+_LAST_S = 20.0
+"""Time for the remaining items at the end: W&B alone takes up to fifteen seconds to open a run."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _PURPOSES = {TRAIN: "epoch", VALIDATION: "validation", TEST: "test"}
 """Names of the metrics of whole phases; `train` is for those within an epoch."""
@@ -122,10 +122,10 @@ class Tracking:
             for sender in self._senders:
                 sender.offer(End(run_name(spec, trainer), state))
 
-    def close(self) -> None:
-        """Write the remaining items, within a few seconds. Idempotent."""
+    def close(self, within_s: float = _LAST_S) -> None:
+        """Write the remaining items; those of a tracker that takes longer are lost, which is logged. Idempotent."""
         for sender in self._senders:
-            sender.close()
+            sender.close(within_s)
 
 
 class _Sender:
@@ -146,9 +146,9 @@ class _Sender:
         self._left_out += 1
         log.warning("%s is behind: %d points of training runs were left out", self.tracker.name, self._left_out)
 
-    def close(self) -> None:
+    def close(self, within_s: float) -> None:
         self._closing.set()
-        self._thread.join(_LAST_S)
+        self._thread.join(within_s)
         if self._thread.is_alive():
             log.warning("%s does not answer; %d points are lost", self.tracker.name, self._items.qsize())
 

@@ -52,7 +52,7 @@ def run(tracker: Tracker, reports: Sequence[Progress], resumed: bool = False, st
         take(report)
     if state is not None:
         tracking.ended(SPEC, state)
-    tracking.close()
+    tracking.close(LONGEST_S)
 
 
 def test_points_stand_at_the_clips_trained_until_then() -> None:
@@ -254,7 +254,7 @@ def test_a_tracker_that_is_down_gets_everything_later_and_holds_nobody_up(caplog
     assert tracker.asked.wait(LONGEST_S)
     tracker.up.set()
     take(step(0, 64, 0.8))
-    tracking.close()
+    tracking.close(LONGEST_S)
     assert [i.clips for i in tracker.written if isinstance(i, Point) and i.tag == "train/loss"] == [32, 64]
     assert "down: points of training runs cannot be written: refused" in caplog.text
 
@@ -266,7 +266,7 @@ def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert take is not None
     for clips in range(1, 50):
         take(step(0, clips, 0.5))
-    tracking.close()
+    tracking.close(LONGEST_S)
     assert "down is behind" in caplog.text
 
 
@@ -283,7 +283,7 @@ def test_beginnings_and_ends_are_never_left_out(monkeypatch: pytest.MonkeyPatch)
     for spec in (SPEC, later):
         tracking.ended(spec, JobState.COMPLETED)
     tracker.up.set()
-    tracking.close()
+    tracking.close(LONGEST_S)
     told = [(type(item), item.run.job) for item in tracker.written if not isinstance(item, Point)]
     assert told == [(Begin, "seven"), (Begin, "eight"), (End, "seven"), (End, "eight")]
 
