@@ -377,6 +377,7 @@ class JobSummary(_Model):
     clips_per_s: float
     eta_s: float | None
     failed: int
+    """Attempts to make a clip that failed; a clip may be made at a later attempt."""
     team: str
     priority: int | None
     """Priority in the queue; null: this master has no queue."""

@@ -3,7 +3,8 @@
 To add a check, write a function and add it to `CHECKS`. A check takes the resolved job, opens nothing, and yields a
 `ConfigError` for each problem. All checks run, and users see all problems at once. So a check must work on a job that
 fails other checks, and should not report what another check reports (see `_on_pictures`). What can be checked in the
-document alone belongs in the validators of `essp_common/job/spec.py`.
+document alone belongs in a validator of its section's model (`essp_common/job/*_spec.py`), and what is legal but
+probably a mistake in `advice.py`.
 """
 
 from __future__ import annotations

@@ -127,6 +127,14 @@ def test_modules_say_what_they_are() -> None:
     assert [path for path in SOURCES if text_of(path).strip() and not said.match(text_of(path))] == []
 
 
+def test_a_list_of_files_in_a_package_has_all_of_them() -> None:
+    lists = [path for path in SOURCES if path.name == "__init__.py" and re.search(r"^\w+\.py  ", text_of(path), re.M)]
+    assert len(lists) > 5
+    for path in lists:
+        named = {path.name, *re.findall(r"\b\w+\.py\b", text_of(path))}
+        assert {module.name for module in path.parent.glob("*.py")} <= named, path
+
+
 def test_modules_are_nouns_of_the_domain() -> None:
     assert [path for path in SOURCES if path.name in FORBIDDEN_NAMES] == []
 

@@ -23,7 +23,7 @@ from essp_common.quantities import percent
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.consumption import Consumption, IndexSet
-from essp_master.ledger.order import IssueOrder
+from essp_master.ledger.issue_order import IssueOrder
 from essp_master.ledger.outstanding import Outstanding
 
 _SAMPLE = 20

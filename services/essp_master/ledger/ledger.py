@@ -9,8 +9,8 @@ nothing, with one exception: a consumer's messages from before a restart must ar
                          │   └── lost, stalled, replaced: issued again, in place
                          └──▶ skipped: undecodable, and no video may replace it
 
-`states.py` has the states of an outstanding clip and their transition table. `order.py` has the order of issue: phase
-after phase, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest consumer
+`states.py` has the states of an outstanding clip and their transition table. `issue_order.py` has the order of issue:
+phase after phase, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest consumer
 (`issuing.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
@@ -53,7 +53,7 @@ from essp_master.ledger.closing import Closer, Departures
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.consumers import Members, Trainers
 from essp_master.ledger.issuing import Issuer, Lead
-from essp_master.ledger.losses import Losses, consumer_of
+from essp_master.ledger.lost_bytes import Losses, consumer_of
 from essp_master.ledger.outstanding import Credits, Entry, outstanding_clips
 from essp_master.ledger.stragglers import Stragglers
 

@@ -11,7 +11,7 @@ be issued yet. So preempted clips are rebuilt without being asked for.
 
 Nearly all clips are plain, and are stored in columns (`plain.py`). Looking one up by position turns it into an `Entry`.
 
-Catch-up queues (`order.py`) have shares of the budget that are reserved for them, used or not.
+Catch-up queues (`issue_order.py`) have shares of the budget that are reserved for them, used or not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from essp_common.pb.v1.messages_pb2 import LedgerState, OutstandingClip, PlainCo
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.clip_parts import CLIP, ClipParts
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
-from essp_master.ledger.order import CatchUpQueue
+from essp_master.ledger.issue_order import CatchUpQueue
 from essp_master.ledger.plain import PlainClip, PlainClips
 from essp_master.ledger.states import (
     IN_LINE,

@@ -26,7 +26,7 @@ from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.books import Books
-from essp_master.ledger.order import CatchUpQueue, IssueOrder, Unit
+from essp_master.ledger.issue_order import CatchUpQueue, IssueOrder, Unit
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING
 

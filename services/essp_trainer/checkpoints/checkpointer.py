@@ -1,6 +1,7 @@
 """How a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
 
-`session.py` decides when to save.
+When a save is due: `session.py` (`checkpoint.every`, and the end of a phase), `interval.py` (`checkpoint.overhead`),
+and `due` here (again after a failure).
 
     between two batches:  begin ──copy of all state, in host memory──▶ threads: write, verify, point (`save_queue.py`)
     training continues    ... until its next update: waits for the copy            │
