@@ -74,19 +74,19 @@ def test_who_waits_for_a_batch_hears_of_the_end(catalog: Path) -> None:
 
     def late(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
         decoding.set()
-        go_on.wait(60)
+        go_on.wait(LONGEST_S)
         return frames
 
     with loader(catalog, transform=late) as clips, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(next, iter(clips))
-        assert decoding.wait(60)
+        assert decoding.wait(LONGEST_S)
         closing = pool.submit(clips.close)
         try:
             with pytest.raises(essp.ConfigError, match="this iteration is over"):
-                waiting.result(60)
+                waiting.result(LONGEST_S)
         finally:
             go_on.set()
-        closing.result(60)
+        closing.result(LONGEST_S)
 
 
 def test_a_loader_that_is_closed_while_it_starts_leaves_nothing(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
 
     def dropping(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
         if next(numbers) >= 4:
-            go_on.wait(60)
+            go_on.wait(LONGEST_S)
             held.clear()
             dropped.set()
         return frames
@@ -323,7 +323,7 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
     held.append(iter(clips))
     next(held[0])
     go_on.set()
-    assert dropped.wait(60)
+    assert dropped.wait(LONGEST_S)
     until(lambda: clips._feed is None)
 
 

@@ -27,6 +27,7 @@ from essp.records import ring
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.records.chunk import Record
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp.api.numbered_records import RECORDS, build, damage, image, taken
 
 BATCH = 4
@@ -388,7 +389,7 @@ def test_a_loop_that_holds_the_others_up_is_named(
     monkeypatch.setattr(shared_module.log, "warning", lambda *_: warned.set())
     loop = threading.Thread(target=lambda: taken(iter(shared)))
     loop.start()
-    assert warned.wait(60)
+    assert warned.wait(LONGEST_S)
     slow.close()  # type: ignore[attr-defined]
     loop.join()
     other.close()
