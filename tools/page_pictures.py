@@ -109,8 +109,8 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         # Movement, which people see and pictures do not, would be drawn sixty times a second.
-        wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
-        self.call("Emulation.setEmulatedMedia", features=[{"name": name, "value": wish} for name, wish in wishes.items()])
+        wishes = (("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce"))
+        self.call("Emulation.setEmulatedMedia", features=[{"name": name, "value": wish} for name, wish in wishes])
 
     def picture(self) -> bytes:
         """All of the page, as PNG."""

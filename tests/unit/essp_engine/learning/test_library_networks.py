@@ -18,6 +18,7 @@ from essp_common.job.network_limits import limits_of
 from essp_engine.learning.models import Classifier, build
 from essp_engine.learning.networks import network
 from tests.harness.refused import refused
+from tests.lanes import often
 from tests.unit.essp_engine.learning.described_models import description
 
 SIDE = 32
@@ -48,7 +49,7 @@ def clips(count: int, frames: int, side: int, channels: int = 3) -> Tensor:
 # --- timm ---
 
 
-@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
+@pytest.mark.parametrize("name", often(["test_vit", "test_convnext", "test_resnet"], 1))
 def test_a_network_of_timm_scores_as_timm_does_with_weights_of_its_file(name: str) -> None:
     import timm
 
@@ -128,7 +129,7 @@ def tiny(family: str) -> dict[str, Any]:
     return {"model_type": family, **_ALL, **_TINY[family]}
 
 
-@pytest.mark.parametrize("family", sorted(_TINY))
+@pytest.mark.parametrize("family", often(sorted(_TINY, key=lambda family: family != "videomae"), 2))
 def test_a_video_classifier_scores_as_transformers_does(family: str, repository: Callable[..., str]) -> None:
     from transformers import AutoConfig, AutoModelForVideoClassification
 
