@@ -102,7 +102,7 @@ def test_a_copy_that_failed_does_not_take_the_room_of_later_ones(tmp_path: Path,
     assert final_weights(stage) == final_weights(whole)
 
 
-@pytest.mark.parametrize("node", often(["other", "same"], 1))
+@pytest.mark.parametrize("node", often(["same", "other"], 1))
 def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Stage, node: str) -> None:
     """The job's store refuses each checkpoint, and the process leaves. Then the store is well again."""
     stores = Unreliable(Unavailable("No space left on device"))
