@@ -35,6 +35,7 @@ FOLDERS = {
     "tests/faults": "promises",
     "tests/integration": "promises",
     "tests/kills": "promises",
+    "tests/page": "promises",
     "tests/soak": "promises",
     "tests/witness": "promises",
     "tests/corpus": "promises",

@@ -38,6 +38,7 @@ LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
 needs_chromium = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(PROGRAMS)} is installed")
 
 
+@pytest.mark.lane("test")
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_what_the_page_computes(tmp_path: Path) -> None:
     for script in (*PAGE.glob("*.js"), Path(__file__).with_name("page_logic.mjs")):

@@ -21,6 +21,8 @@ from tests.harness.refused import refused
 from tests.lanes import often
 from tests.unit.essp_engine.learning.described_models import description
 
+pytestmark = pytest.mark.lane("promises")
+
 SIDE = 32
 _TINY: dict[str, dict[str, Any]] = {
     "timesformer": {"num_frames": 2, "image_size": SIDE},
