@@ -100,23 +100,17 @@ test-install:  ## The README's install, from a wheel, no constraints: each Pytho
 	$(PYTHON) -m tests.install
 
 check: setup  ## Style, types, layers, words of documents, generated code.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going $(CHECKS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -n 2
+	$(BIN)/lint-imports
+	$(BIN)/python -m tools.words
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(GENERATED:%=unchanged-%)
 
 # That of REST calls is made from the file of `openapi`.
 REFERENCES := openapi rest_reference job_reference cli_reference chart_reference python_reference video_job_crd
+# Side by side, since each loads much of ESSP.
 GENERATED := messages $(REFERENCES)
-# Side by side, what takes longest first: each loads much of ESSP, on one core.
-CHECKS := types layers $(GENERATED:%=unchanged-%) words style
-.PHONY: style types layers words
-style:
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-types:
-	$(BIN)/mypy -n 2
-layers:
-	$(BIN)/lint-imports
-words:
-	$(BIN)/python -m tools.words
 unchanged-%:
 	$(BIN)/python -m tools.$*
 
