@@ -31,8 +31,11 @@ import pytest
 
 FOLDERS = {
     "tests/adversary": "promises",
+    "tests/chart": "promises",
     "tests/faults": "promises",
     "tests/integration": "promises",
+    "tests/kills": "promises",
+    "tests/page": "promises",
     "tests/soak": "promises",
     "tests/witness": "promises",
     "tests/corpus": "promises",

@@ -32,7 +32,8 @@ _READS, _WRITES = 3, 4
 _DRAWN = "!document.querySelector('[aria-busy]') && document.querySelector('#state').textContent !== 'connecting ...'"
 _STATES = "fetch('v1/jobs?page_size=200', {headers: HEADERS}).then(r => r.json()).then(a => JSON.stringify(a.jobs))"
 _HEADERS = "(t => t ? {Authorization: 'Bearer ' + t} : {})(sessionStorage.getItem('token'))"
-_TRIES = 200
+_TRIES = 600
+"""A minute: a machine that is busy with other things is slow and not wrong."""
 _TRY_MS = 100
 
 

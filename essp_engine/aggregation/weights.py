@@ -43,7 +43,7 @@ def of_a_mean(labels: Labels, probabilities: Floats) -> Floats:
     given = np.maximum(probabilities[:, np.arange(len(labels)), labels], _MIN_PROBABILITY)
     weights = equal(labels, probabilities)
     for _ in range(_MOST_STEPS):
-        gain = (given / (weights @ given)).mean(axis=1)
+        gain = given @ (1 / (weights @ given)) / len(labels)
         if gain.max() - 1 < _GAP:
             break
         weights = weights * gain

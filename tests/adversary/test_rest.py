@@ -84,6 +84,7 @@ AS_ELSEWHERE = "POST /v1/jobs:validate"
 """Takes the body of `POST /v1/jobs`, which is read in the same way, and has thousands of edges."""
 
 
+@pytest.mark.lane("long")
 @pytest.mark.parametrize(
     "operation",
     [one for one in operations() if STRENGTH > 1 or one.label != AS_ELSEWHERE],

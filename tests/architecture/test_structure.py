@@ -227,3 +227,11 @@ def test_no_thread_can_end_unseen() -> None:
     started = re.compile(r"\b(?:threading\.)?Thread\(target=")
     found = {str(path.relative_to(ROOT)) for path in SOURCES if started.search(path.read_text())}
     assert found - {"essp_common/runtime/threads.py"} == OWN_THREADS.keys()
+
+
+def test_tests_wait_as_long_as_a_slow_machine_takes() -> None:
+    """For what has to come, `LONGEST_S`, or `until`: a figure of their own fails on a machine that is slower still."""
+    figure = r"(?:[3-9]|[1-9]\d)(?:\.\d+)?\)"
+    waits = re.compile(rf"\.(?:wait|result|join)\({figure}|\b(?:acquire|Barrier|NotebookClient)\(.*\btimeout={figure}")
+    paths = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.relative_to(ROOT).parts[1] != "install"]
+    assert [str(path.relative_to(ROOT)) for path in paths if waits.search(text_of(path))] == []

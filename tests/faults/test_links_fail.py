@@ -16,6 +16,7 @@ from tests.faults.conftest import Begin
 from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S
+from tests.lanes import often
 
 pytestmark = pytest.mark.integration
 
@@ -46,14 +47,14 @@ MASTER = ("kafka", "redis")
 
 ROWS: dict[str, tuple[str, list[tuple[tuple[str, ...], Fault]]]] = {
     "worker: loss and delay": ("worker", [(WORKER, LOST_REQUESTS), (WORKER, LOST_RESPONSES), (WORKER, SLOW)]),
-    "worker: cut": ("worker", [(("kafka",), CUT), (("redis",), CUT), (("s3",), CUT)]),
     "worker: partition": ("worker", [(("kafka",), PARTITION), (("redis",), PARTITION), (("s3",), PARTITION)]),
     "master: loss and delay": ("master", [(MASTER, LOST_REQUESTS), (MASTER, LOST_RESPONSES), (MASTER, SLOW)]),
     "master: cut and partition": ("master", [(("kafka",), CUT), (("redis",), CUT), (MASTER, PARTITION)]),
+    "worker: cut": ("worker", [(("kafka",), CUT), (("redis",), CUT), (("s3",), CUT)]),
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", often(ROWS, 4))
 def test_a_job_outlives(row: str, deployment: Deployment, begin: Begin) -> None:
     side, faults = ROWS[row]
     run = begin(hold_at=HOLD_AT).held()

@@ -31,6 +31,7 @@ def figure(redis: RedisServer, section: str, name: str) -> int:
 # --- Redis ---
 
 
+@pytest.mark.lane("long")
 def test_redis_is_emptied(deployment: Deployment, begin: Begin) -> None:
     run = begin(hold_at=HOLD_AT).held()
     assert deployment.keys()

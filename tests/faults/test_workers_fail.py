@@ -50,7 +50,7 @@ KILLED = {
 """Where decoders and extractors die in the same jobs: two of a kind, since what three died of is given up."""
 
 
-@pytest.mark.parametrize("row", often(KILLED, 3))
+@pytest.mark.parametrize("row", often(KILLED, 2))
 def test_killed(row: str, deployment: Deployment, begin: Begin) -> None:
     decoders, extractors = KILLED[row]
     armed = {deployment.decoder(f"{name}:1:kill"): name for name in decoders}

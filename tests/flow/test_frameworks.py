@@ -29,6 +29,7 @@ from essp_engine.loading.rendezvous import Rendezvous
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = [
     pytest.mark.lane("promises"),
@@ -348,7 +349,7 @@ def test_the_notebook_runs_and_survives_interrupts_and_restarts(
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     cells = notebook.cells
     [training] = [position for position, cell in enumerate(cells) if "optimizer.step()" in cell.source]
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(notebook, timeout=int(LONGEST_S), resources={"metadata": {"path": str(tmp_path)}})
 
     def run(source: str) -> str:
         """The cell's output, at the end of the notebook."""

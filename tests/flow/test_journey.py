@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,14 @@ from essp.embedded.composition import Embedded
 from essp_common import topics
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.pb.v1.messages_pb2 import TRAIN, DecodeSeed
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish, run
-from tests.harness.journeys import IssuedSeed, seeds_in, weights_of
+from tests.harness.journeys import IssuedSeed, job_text, seeds_in, weights_of
 
 STORES = Stores(("file:///",))
 
@@ -35,29 +34,61 @@ def run_in_two(spec: JobSpec) -> JobStatus:
     return run(spec)
 
 
-@contextmanager
-def issued_by(job: Embedded) -> Iterator[list[IssuedSeed]]:
-    """The seeds that the master issues while in this block, in order of their indices."""
-    subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
-    seeds: list[IssuedSeed] = []
-    yield seeds
-    while records := subscription.poll(1000, 0.05):
-        seeds += seeds_in(records, job.status().name)
-    seeds.sort()
-    subscription.close()
+@dataclass(frozen=True)
+class Course:
+    """What a job did from its beginning to its end."""
+
+    output: str
+    status: JobStatus
+    seeds: list[IssuedSeed]
+    """Those that the master issued, in order of their indices."""
+    units: int
+    """In so many messages."""
+    keys: int
+    """What was left in the cache."""
+    weights: dict[str, str]
+
+    @property
+    def reports(self) -> list[tuple[str, str, list[float | None]]]:
+        """The figures of each trainer and phase."""
+        return [
+            (trainer.name, report.purpose, [report.metrics.get(name) for name in ("loss", "video_loss", "video_top1")])
+            for trainer in self.status.trainers
+            for report in trainer.reports
+        ]
 
 
-def test_every_clip_is_trained_once_by_every_trainer_and_nothing_stays_in_the_cache(make_job: MakeJob) -> None:
-    spec = make_job()
+def course_of(spec: JobSpec) -> Course:
+    """Run a job to its end, and look on."""
     with Embedded(spec, Settings()) as job:
+        subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
         status = finish(job)
-        assert job.adapters.cache.usage().keys == 0
-    assert status.state is JobState.COMPLETED, status.reason
+        assert status.state is JobState.COMPLETED, status.reason
+        seeds, units = list[IssuedSeed](), 0
+        while records := subscription.poll(1000, 0.05):
+            units += len(records)
+            seeds += seeds_in(records, spec.name)
+        keys = job.adapters.cache.usage().keys
+    return Course(spec.output, status, sorted(seeds), units, keys, weights_of(STORES, spec.output))
+
+
+@pytest.fixture(scope="module")
+def whole(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> Course:
+    """Of a job that nothing befell, with one process that decodes."""
+    output = (tmp_path_factory.mktemp("whole") / "run").as_uri()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ESSP_DECODER_PROCESSES", "1")
+        return course_of(parse_spec(job_text("whole", output=output, catalog=catalog.as_uri())))
+
+
+def test_every_clip_is_trained_once_by_every_trainer_and_nothing_stays_in_the_cache(whole: Course) -> None:
+    status = whole.status
+    assert whole.keys == 0
     for passed in status.phases:
         assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
     assert status.counts.decoded == sum(passed.clips for passed in status.phases)
     assert status.counts.skipped == status.counts.failed == status.counts.reissued == 0
-    _, model = open_model(STORES, f"{spec.output}/model")
+    _, model = open_model(STORES, f"{whole.output}/model")
     assert model.classes == ("left", "right")
     assert {member.stream for member in model.members} == {"rgb", "flow"}
     assert model.test is not None
@@ -65,41 +96,21 @@ def test_every_clip_is_trained_once_by_every_trainer_and_nothing_stays_in_the_ca
 
 
 def test_seeds_and_weights_do_not_depend_on_the_number_of_workers(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, whole: Course
 ) -> None:
-    runs = []
-    for name, processes in (("one", "1"), ("three", "3")):
-        monkeypatch.setenv("ESSP_DECODER_PROCESSES", processes)
-        spec = make_job(name)
-        with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
-            assert finish(job).state is JobState.COMPLETED
-        runs.append((seeds, weights_of(STORES, spec.output)))
-    assert runs[0][0]
-    assert runs[0] == runs[1]
+    monkeypatch.setenv("ESSP_DECODER_PROCESSES", "3")
+    three = course_of(make_job("three"))
+    assert whole.seeds
+    assert (three.seeds, three.weights) == (whole.seeds, whole.weights)
 
 
-def test_locality_changes_the_order_of_decoding_and_no_batch(make_job: MakeJob) -> None:
+def test_locality_changes_the_order_of_decoding_and_no_batch(make_job: MakeJob, whole: Course) -> None:
     """Trainers take clips in index order, so weights, and with them every accuracy, are the same bit for bit."""
-    runs = []
-    for name, window in (("apart", 0), ("together", 12)):
-        spec = make_job(name)
-        spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"locality": window})})
-        units = 0
-        with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
-            subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
-            status = finish(job)
-            assert status.state is JobState.COMPLETED
-            while records := subscription.poll(1000, 0.05):
-                units += len(records)
-        reports = [
-            (trainer.name, report.purpose, [report.metrics.get(name) for name in ("loss", "video_loss", "video_top1")])
-            for trainer in status.trainers
-            for report in trainer.reports
-        ]
-        runs.append((units, seeds, weights_of(STORES, spec.output), reports))
-    apart, together = runs
-    assert together[0] < apart[0], "seeds of a video come in one message"
-    assert apart[1:] == together[1:]
+    spec = make_job("together")
+    together = course_of(spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"locality": 12})}))
+    assert together.units < whole.units, "seeds of a video come in one message"
+    assert together.seeds == whole.seeds
+    assert (together.weights, together.reports) == (whole.weights, whole.reports)
 
 
 def test_a_pooled_plan_decodes_each_visit_once_and_resumes(make_job: MakeJob) -> None:
@@ -122,12 +133,10 @@ def test_a_pooled_plan_decodes_each_visit_once_and_resumes(make_job: MakeJob) ->
     assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 
-def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(make_job: MakeJob) -> None:
-    whole = make_job("whole")
-    assert run(whole).state is JobState.COMPLETED
+def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(make_job: MakeJob, whole: Course) -> None:
     parted = make_job("parted")
     assert run_in_two(parted).state is JobState.COMPLETED
-    assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
+    assert weights_of(STORES, parted.output) == whole.weights
 
 
 def test_outstanding_bytes_stay_under_the_budget(make_job: MakeJob) -> None:

@@ -29,6 +29,7 @@ from tests.harness import launcher
 from tests.harness.leaks import Holdings
 from tests.harness.loops import CLIP, loader, taken
 from tests.harness.waiting import LONGEST_S, until
+from tests.lanes import often
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -74,19 +75,19 @@ def test_who_waits_for_a_batch_hears_of_the_end(catalog: Path) -> None:
 
     def late(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
         decoding.set()
-        go_on.wait(60)
+        go_on.wait(LONGEST_S)
         return frames
 
     with loader(catalog, transform=late) as clips, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(next, iter(clips))
-        assert decoding.wait(60)
+        assert decoding.wait(LONGEST_S)
         closing = pool.submit(clips.close)
         try:
             with pytest.raises(essp.ConfigError, match="this iteration is over"):
-                waiting.result(60)
+                waiting.result(LONGEST_S)
         finally:
             go_on.set()
-        closing.result(60)
+        closing.result(LONGEST_S)
 
 
 def test_a_loader_that_is_closed_while_it_starts_leaves_nothing(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +240,15 @@ def test_a_loop_of_a_forked_process_leaves_no_folder(catalog: Path, tmp_path: Pa
 
 
 THREADS = (
-    "essp-control essp-deadletter essp-embedded master essp-conditions essp-cache-watch essp-heart workers decoder "
-    "decoder-lane-0 essp-loop-consumer.loop essp-intake-loop essp-device-feed-loop"
+    "essp-control master decoder essp-intake-loop essp-device-feed-loop "
+    "essp-deadletter essp-embedded essp-conditions essp-cache-watch essp-heart workers decoder-lane-0 "
+    "essp-loop-consumer.loop"
 )
-"""Those of a loop and its job, in the order in which they begin."""
+"""Those of a loop and its job; first one of each part, in the order in which they begin."""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", THREADS.split())
+@pytest.mark.parametrize("name", often(THREADS.split(), 5))
 def test_a_job_that_starts_half_way_leaves_nothing_behind(
     catalog: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -267,14 +269,16 @@ def test_a_job_that_starts_half_way_leaves_nothing_behind(
     clips.close()
 
 
-BEGINS = [(OwnJob, "__init__"), (Membership, "__init__"), (JobClips, "__init__"), (Feed, "__init__")]
+BEGINS = [(Feed, "__init__"), (OwnJob, "__init__"), (Membership, "__init__"), (JobClips, "__init__")]
 
-ENDS = [(Feed, "close"), (JobClips, "close"), (Membership, "leave"), (OwnJob, "close"), (Embedded, "close")]
+ENDS = [(Embedded, "close"), (Membership, "leave"), (Feed, "close"), (JobClips, "close"), (OwnJob, "close")]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("owner", "name"), BEGINS + ENDS, ids=[f"{owner.__name__}.{name}" for owner, name in BEGINS + ENDS]
+    ("owner", "name"),
+    often(BEGINS, 2) + often(ENDS, 2),
+    ids=[f"{owner.__name__}.{name}" for owner, name in BEGINS + ENDS],
 )
 def test_interrupts_while_it_begins_or_ends_leave_nothing_behind(
     catalog: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
@@ -314,7 +318,7 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
 
     def dropping(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
         if next(numbers) >= 4:
-            go_on.wait(60)
+            go_on.wait(LONGEST_S)
             held.clear()
             dropped.set()
         return frames
@@ -323,7 +327,7 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
     held.append(iter(clips))
     next(held[0])
     go_on.set()
-    assert dropped.wait(60)
+    assert dropped.wait(LONGEST_S)
     until(lambda: clips._feed is None)
 
 

@@ -15,6 +15,7 @@ import pytest
 import essp
 from tests.harness.loops import loader, taken
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -29,7 +30,7 @@ def in_step(barrier: Barrier, batches: essp.Loader) -> Iterator[essp.Batch]:
     """Batches of one of several loops, none of which goes ahead of the others: on a busy machine one of them might not
     run for so long that it is left behind."""
     for batch in batches:
-        barrier.wait(60)
+        barrier.wait(LONGEST_S)
         yield batch
 
 

@@ -28,6 +28,7 @@ from essp_engine.video.synthetic import numbered, write_video
 from tests.flow.conftest import EXAMPLES
 from tests.harness.loops import loader
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -333,7 +334,7 @@ def test_the_notebook_fine_tunes_a_model_on_questions_and_answers(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(EXAMPLES.parents[1]), str(EXAMPLES.parents[1] / "services"))))
     os.symlink(catalog, tmp_path / "catalog.parquet")
     notebook = nbformat.read(EXAMPLES / "vision_language.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=int(LONGEST_S), resources={"metadata": {"path": str(tmp_path)}}).execute()
     ensure_event_loop().close()
     said = ["".join(output.get("text", "") for output in cell.get("outputs", ())) for cell in notebook.cells]
     [losses] = [

@@ -21,8 +21,7 @@ import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 
-LIMIT_S = 100
-"""A command that runs for longer is ended."""
+from tests.harness.waiting import LONGEST_S
 
 REQUIRED = (
     "essp.cli.main",
@@ -89,7 +88,7 @@ def serve() -> None:
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:
-            signal.alarm(LIMIT_S)
+            signal.alarm(int(LONGEST_S))
             request = json.loads(line)
             become(request)
             if "code" in request:

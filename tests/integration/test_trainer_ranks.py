@@ -29,6 +29,7 @@ from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from tests.harness import launcher
 from tests.harness.training_jobs import Stage, files_of, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
+from tests.lanes import often
 
 pytestmark = pytest.mark.integration
 
@@ -188,11 +189,12 @@ def test_killed_between_the_burst_buffer_and_the_store_it_ends_as_if_never_stopp
     assert servers.stage.cache.usage().keys == 0
 
 
+@pytest.mark.parametrize("points", often([TWO_RANKS[:3], TWO_RANKS[3:]], 1), ids=["early", "late"])
 def test_one_of_two_ranks_killed_at_each_point_the_other_leaves_and_both_go_on(
-    servers: Servers, tmp_path: Path
+    servers: Servers, tmp_path: Path, points: list[tuple[int, str]]
 ) -> None:
     servers.begin()
-    for killed, point in TWO_RANKS:
+    for killed, point in points:
         ends = servers.life(2, [(killed, point)])
         code, log = ends[killed]
         assert code == -signal.SIGKILL, log

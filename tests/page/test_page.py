@@ -25,12 +25,12 @@ from essp_engine.video import codec
 from essp_master.api.local_api import LocalApi
 from essp_master.config import MasterSettings
 from tests.harness.serving import Served
+from tests.harness.waiting import LONGEST_S
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
 from tools.page_states import HOUR_S, play_hour
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "services" / "essp_master" / "page"
-LIMIT_S = 60
 TOKEN = "swordfish"
 TYPE = "{{ const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); }}"
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
@@ -38,12 +38,13 @@ LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
 needs_chromium = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(PROGRAMS)} is installed")
 
 
+@pytest.mark.lane("test")
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_what_the_page_computes(tmp_path: Path) -> None:
     for script in (*PAGE.glob("*.js"), Path(__file__).with_name("page_logic.mjs")):
         shutil.copy(script, tmp_path)
     (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
-    done = subprocess.run(["node", "page_logic.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(["node", "page_logic.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST_S)
     assert done.returncode == 0, done.stderr
 
 

@@ -12,6 +12,7 @@ from tests.soak.verdict import violations
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
+@pytest.mark.lane("long")
 def test_a_short_soak_holds_every_invariant(tmp_path: Path) -> None:
     lines: list[str] = []
     figures = soak(SoakOptions(seconds=15.0, seed=157, mean_interval_s=1.5, epochs=1, clips=24), tmp_path, lines.append)

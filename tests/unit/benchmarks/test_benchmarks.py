@@ -32,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.wiring import Stores
 from essp_engine.planning.plan import uniform
 from essp_engine.video.reader import Reader
+from tests.lanes import often
 
 TINY = VideoSet("h264", 12, 96, 80, frames=30, videos=2)
 
@@ -180,7 +181,7 @@ def test_a_plot_is_drawn_where_there_are_aims(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["some.png"]
 
 
-@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("stride", often([3, 1], 1))
 def test_the_bare_loops_make_the_frames_that_the_decoder_makes(catalog: Path, stride: int) -> None:
     job = NullJob(catalog, size=32, frames=5, stride=stride, clips_per_visit=3, window=6)
     resize = Resize(mode=Resize.EXACT, height=32, width=32, interpolation="bilinear")
@@ -212,7 +213,7 @@ def test_a_loader_gives_the_frames_of_the_bare_loop(catalog: Path, tmp_path: Pat
     np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize("locality", [0, 4])
+@pytest.mark.parametrize("locality", often([4, 0], 1))
 def test_a_job_whose_clips_are_thrown_away_completes(catalog: Path, tmp_path: Path, locality: int) -> None:
     job = NullJob(catalog, ("rgb", "frame_diff"), size=32, frames=6, locality=locality)
     taken = embedded.run_spec(job.spec(10, f"file://{tmp_path}"), collate=True)

@@ -63,7 +63,7 @@ from tests.harness.finished_job import (
 )
 from tests.harness.refused import refused
 from tests.harness.running import running
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 from tests.lanes import often
 from tests.unit.essp_aggregator.test_groups import job_with, row
 
@@ -696,7 +696,7 @@ def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkey
     with bench.aggregator():
         for trainer in job.spec.trainers:
             bench.checkpoint_ready(trainer)
-        assert asked.wait(10)
+        assert asked.wait(LONGEST_S)
         bench.announce(command=Control.STOP)
         assert "has ended" in bench.answer().failed.reason
 

@@ -180,7 +180,7 @@ def test_a_defect_of_a_job_that_has_ended_is_told_once_and_hurts_nobody(
         monkeypatch.setattr("essp_master.lifecycle.runner.KEPT_WHOLE", 0)
     for _ in range(6):  # a job is forgotten once its groups are deleted
         master.step(0)
-        master._history.wait(10.0)
+        master._history.wait(LONGEST_S)
         clock.now_s += 10.0
     assert master.status("small").state is JobState.STOPPED
     assert sum("a defect" in event.message for event in master.events("small")) == 1

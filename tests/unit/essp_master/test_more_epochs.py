@@ -41,7 +41,7 @@ from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, run_to_rest
 from tests.harness.masters import master_named
 from tests.harness.refused import Refusal, refused
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 from tests.lanes import across, often
 
 LR = "trainers.rgb.optimizer.lr"
@@ -454,7 +454,7 @@ def test_a_run_whose_last_segment_was_refused_is_followed_by_none(
     leave(fleet)
     until(lambda: master.step(0) == 0 and writes.is_set() and not master._jobs["small"].recorder.pending)
     may_end.set()
-    master._history.wait(60.0)
+    master._history.wait(LONGEST_S)
     master._renewals.begin_closed()
     assert not master._renewals.under_way
     status = settled(master, lambda status: status.state.ended)

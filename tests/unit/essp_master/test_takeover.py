@@ -44,6 +44,7 @@ from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, master_over, run_to_rest
 from tests.harness.masters import BOTH, die, master_named, written
 from tests.harness.waiting import LONGEST_S, until
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
@@ -357,7 +358,7 @@ def test_a_history_that_does_not_fit_together_is_named_and_the_job_goes_on_from_
     assert second.status("small").state is not JobState.FAILED
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", often(range(4), 2))
 def test_whatever_comes_between_every_clip_is_trained_once(adapters: Adapters, fleet: Fleet, seed: int) -> None:
     """Pauses, resumes and deaths of masters at random moments, between steps of work of random size."""
     chance = random.Random(seed)

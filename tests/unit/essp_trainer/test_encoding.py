@@ -208,7 +208,7 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit(tmp_path: Path, ranks: i
             [(1, (0, 4)), (1, None)],
             [(1, (0, 8)), (1, (2, 4)), (1, None)],
         ],
-        2,
+        1,
     ),
 )
 def test_stopped_and_resumed_is_as_never_stopped(tmp_path: Path, parts: list[tuple[int, ClipPosition | None]]) -> None:

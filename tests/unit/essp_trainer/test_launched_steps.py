@@ -32,6 +32,7 @@ from tests.harness.training_jobs import (
     third_step_overflows,
     train,
 )
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ def test_they_are_the_steps_that_are_waited_for(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("launching")
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", often([True, False], 1))
 def test_they_resume_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
     if half:
         monkeypatch.setattr(training_module, "half_type", lambda wanted, device: torch.float16)
@@ -113,7 +114,9 @@ def stepped(model: Classifier, optimizer: Optimizer, seed: int, finite: bool = T
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("rates", [{}, {"nesterov": True}, {"momentum": 0.0}, {"decay_all": False}, {"kind": "adamw"}])
+@pytest.mark.parametrize(
+    "rates", often([{"nesterov": True}, {"kind": "adamw"}, {}, {"momentum": 0.0}, {"decay_all": False}], 2)
+)
 def test_a_fused_optimiser_skips_what_is_not_finite(rates: dict[str, Any]) -> None:
     """Also in its first step, in which torch's own would leave momentum that nobody has set."""
     plain, fused = small(), small()

@@ -14,6 +14,7 @@ from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.runtime import retry
 from essp_engine.intake.ordered import Delivery
 from essp_trainer.releases import Releases
+from tests.harness.waiting import LONGEST_S
 
 
 class Intake:
@@ -29,7 +30,7 @@ class Intake:
 
     def release(self, items: Sequence[Delivery]) -> None:
         self.entered.set()
-        assert self.open.wait(60)
+        assert self.open.wait(LONGEST_S)
         if self.failures:
             raise self.failures.pop(0)
         self.released.append([item.clip.index for item in items])
@@ -64,7 +65,7 @@ def test_what_waits_goes_in_one_go_and_a_commit_after_it() -> None:
     intake.open.clear()
     with releasing(intake) as releases:
         releases.release(clips(0, 1))
-        assert intake.entered.wait(60)
+        assert intake.entered.wait(LONGEST_S)
         releases.release(clips(2))
         releases.release(clips(3, 4))
         assert intake.released == []
@@ -79,7 +80,7 @@ def test_a_commit_waits_for_the_release_under_way(monkeypatch: pytest.MonkeyPatc
     intake.open.clear()
     with releasing(intake) as releases:
         releases.release(clips(0))
-        assert intake.entered.wait(60)
+        assert intake.entered.wait(LONGEST_S)
         wait = releases._changed.wait
 
         def lets_it_through(timeout_s: float | None = None) -> bool:
@@ -118,10 +119,10 @@ def test_a_server_that_does_not_answer_holds_up_no_end() -> None:
     intake.open.clear()
     with releasing(intake) as releases:
         releases.release(clips(0))
-        assert intake.entered.wait(60)
+        assert intake.entered.wait(LONGEST_S)
 
         def answer_at_the_end() -> None:
-            releases._closing.wait(60)
+            releases._closing.wait(LONGEST_S)
             intake.open.set()
 
         answer = threading.Thread(target=answer_at_the_end)

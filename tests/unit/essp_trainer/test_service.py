@@ -351,7 +351,7 @@ def test_the_release_of_clips_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
     release, given = OrderedIntake.release, Releases.release
 
     def late(intake: OrderedIntake, items: Sequence[Delivery]) -> None:
-        assert trained.wait(60)
+        assert trained.wait(LONGEST_S)
         release(intake, items)
 
     def counted(releases: Releases, items: Sequence[Delivery]) -> None:

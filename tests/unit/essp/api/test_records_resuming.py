@@ -21,6 +21,7 @@ from essp.api.arguments import Frames
 from essp.records.pieces import Pieces
 from essp_common.errors import ConfigError
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 from tests.lanes import across, often
 from tests.unit.essp.api.numbered_records import MEMORIES, RECORDS, SIDE, taken
 
@@ -142,20 +143,20 @@ def test_who_waits_for_records_hears_of_the_end(raw: Path, monkeypatch: pytest.M
     def late(*arguments: Any) -> Any:
         if arguments[2]:  # not the first piece of the epoch
             reading.set()
-            go_on.wait(60)
+            go_on.wait(LONGEST_S)
         return read(*arguments)
 
     monkeypatch.setattr(Pieces, "_read", late)
     with essp.Records(raw, batch_size=8) as loader, ThreadPoolExecutor(2) as pool:
         batches = iter(loader)
         next(batches)
-        assert reading.wait(60)
+        assert reading.wait(LONGEST_S)
         waiting = pool.submit(next, batches)
         closing = pool.submit(loader.close)
         with pytest.raises(ConfigError, match="this iteration is over"):
-            waiting.result(60)
+            waiting.result(LONGEST_S)
         go_on.set()
-        closing.result(60)
+        closing.result(LONGEST_S)
 
 
 def test_who_waits_for_images_hears_of_the_end(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_who_waits_for_images_hears_of_the_end(raw: Path, monkeypatch: pytest.Mo
 
     def late(image: Frames, random: np.random.Generator) -> Frames:
         making.set()
-        go_on.wait(60)
+        go_on.wait(LONGEST_S)
         return image
 
     def and_go_on(pool: ThreadPoolExecutor, wait: bool = True, **options: Any) -> None:
@@ -176,11 +177,11 @@ def test_who_waits_for_images_hears_of_the_end(raw: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ThreadPoolExecutor, "shutdown", and_go_on)
     with essp.Records(raw, batch_size=8, transform=late) as loader, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(next, iter(loader))
-        assert making.wait(60)
+        assert making.wait(LONGEST_S)
         closing = pool.submit(loader.close)
         with pytest.raises(ConfigError, match="this iteration is over"):
-            waiting.result(60)
-        closing.result(60)
+            waiting.result(LONGEST_S)
+        closing.result(LONGEST_S)
 
 
 @pytest.mark.processes

@@ -27,6 +27,8 @@ from essp.records import ring
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.records.chunk import Record
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
+from tests.lanes import often
 from tests.unit.essp.api.numbered_records import RECORDS, build, damage, image, taken
 
 BATCH = 4
@@ -204,7 +206,7 @@ def states(shared: essp.SharedRecords, other: essp.SharedRecords) -> Iterator[tu
             used, held = used + held, next(slow).meta["record"]
 
 
-@pytest.mark.parametrize("batch_size", [BATCH, 7])
+@pytest.mark.parametrize("batch_size", often([7, BATCH], 1))
 def test_a_resumed_epoch_has_everything_that_was_not_used(raw: Path, batch_size: int) -> None:
     """Once, whatever the batches are then; and of a resumed epoch that is saved again, too."""
     with essp.Records(raw, batch_size=BATCH).share(processes=2) as shared, another(shared) as other:
@@ -388,7 +390,7 @@ def test_a_loop_that_holds_the_others_up_is_named(
     monkeypatch.setattr(shared_module.log, "warning", lambda *_: warned.set())
     loop = threading.Thread(target=lambda: taken(iter(shared)))
     loop.start()
-    assert warned.wait(60)
+    assert warned.wait(LONGEST_S)
     slow.close()  # type: ignore[attr-defined]
     loop.join()
     other.close()
@@ -405,7 +407,7 @@ def loop_until_told(shared: essp.SharedRecords, pipe: Connection) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", often(["fork", "spawn"], 1))
 def test_what_a_killed_process_held_goes_to_the_others(shared: essp.SharedRecords, method: str) -> None:
     context = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()

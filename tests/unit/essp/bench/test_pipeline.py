@@ -16,6 +16,7 @@ from essp.bench.pipeline import Batch, Kind, Pipeline, Plan, measured
 from essp.bench.places import Extent, Place, Wrap
 from essp.bench.sources import Damaged, Indices, Loaded, Sample, Task
 from essp_common.errors import PermanentError, Unavailable
+from tests.harness.waiting import LONGEST_S
 
 
 @dataclass
@@ -153,7 +154,7 @@ def test_a_pipeline_that_is_stopped_ends_early(kind: Kind, prefetch: int) -> Non
 
 def test_as_many_tasks_are_under_way_as_there_are_threads() -> None:
     barrier = threading.Barrier(4)
-    taken(Numbers(8, during=lambda number: barrier.wait(30)), batch=8, batches=1, threads=4)
+    taken(Numbers(8, during=lambda number: barrier.wait(LONGEST_S)), batch=8, batches=1, threads=4)
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
@@ -166,7 +167,7 @@ def test_so_many_batches_are_made_ahead(prefetch: int) -> None:
         for number in range(1, 4):
             next(batches)
             for _ in range(4 if number > 1 else 4 * (prefetch + 1)):
-                assert limit.acquire(timeout=30)
+                assert limit.acquire(timeout=LONGEST_S)
     assert len(source.done) <= 4 * (3 + prefetch) + 2 + 1
 
 

@@ -49,6 +49,7 @@ from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.refused import refused
 from tests.harness.serving import served
 from tests.harness.tls_front import TlsFront, make_identity
+from tests.harness.waiting import LONGEST_S
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +154,7 @@ def test_whoever_interrupts_waits_for_no_server(monkeypatch: pytest.MonkeyPatch)
 
     def silent(roots: object) -> list[Finding]:
         asked.set()
-        waited.append(answered.wait(3))
+        waited.append(answered.wait(LONGEST_S))
         return []
 
     def pressed() -> list[Finding]:

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 NOTHING = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(CLASSES))), CLASSES)
 
 
-def test_the_figures_are_those_of_the_model(written: Page, run: Run) -> None:
-    page = written
+def test_the_figures_are_those_of_the_model(run: Run) -> None:
+    page = Page(render(run, {}, {}))
     evaluation = run.model.test
     assert evaluation is not None
     tested = {row[0]: row for row in page.rows if row[4:5] == ["test"]}
@@ -55,9 +55,9 @@ def test_the_figures_are_those_of_the_model(written: Page, run: Run) -> None:
     assert '"name": "two-stream"' in page.text, "the job as it ran"
 
 
-def test_the_page_says_that_few_videos_chose_the_strategy(written: Page, run: Run) -> None:
+def test_the_page_says_that_few_videos_chose_the_strategy(run: Run) -> None:
     assert run.model.doubt
-    assert f"Note: {run.model.doubt}." in written.text
+    assert f"Note: {run.model.doubt}." in Page(render(run, {}, {})).text
 
 
 def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:

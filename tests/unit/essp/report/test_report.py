@@ -31,6 +31,7 @@ from tests.unit.essp.report.pages import STORES, Page, fused, page_of, pixels
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.lane("promises")
 def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: Page) -> None:
     keys = {info.key for info in job.store.list(layout.REPORT)}
     assert keys == {
@@ -41,6 +42,7 @@ def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: P
     assert {key: job.store.get(key) for key in keys} == first, "made again, it is the same"
 
 
+@pytest.mark.lane("promises")
 def test_the_page_stands_alone(job: FinishedJob, written: Page) -> None:
     assert written.open == []
     assert len(written.references) == 8, "four pictures, light and dark"
@@ -130,6 +132,7 @@ def test_names_that_no_font_has_are_numbers_in_pictures_and_explained_once(
         assert (["#0", strange] in page.rows) == bool(explained)
 
 
+@pytest.mark.lane("promises")
 def test_pictures_have_the_colours_of_their_theme(job: FinishedJob, written: Page) -> None:
     shown = [base64.b64decode(reference.partition(",")[2]) for reference in written.references]
     for dark, light in zip(shown[0::2], shown[1::2], strict=True):

@@ -21,6 +21,7 @@ from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encodin
 from essp_common.records.reader import GAP_BYTES, REQUEST_BYTES, RecordReader, runs, verify
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
+from tests.harness.waiting import LONGEST_S
 
 CLASSES = ("cat", "dog")
 
@@ -363,7 +364,7 @@ def test_several_requests_to_a_store_are_under_way(store: DirectoryStore, tmp_pa
 class Meeting(Traced):
     """Its answers come three at a time or not at all."""
 
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=LONGEST_S)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         if key.startswith("records/") and start:

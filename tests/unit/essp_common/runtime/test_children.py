@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from essp_common.runtime.children import module_command
+from tests.harness.waiting import LONGEST_S
 
 
 @pytest.mark.parametrize("searched", [False, True])
@@ -42,5 +43,5 @@ if __name__ == "__main__":
 def test_the_first_child_of_a_process_is_deaf_to_ctrl_c_too(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(_FIRST_CHILD)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LONGEST_S)
     assert done.stdout == "True set()\n", done.stderr

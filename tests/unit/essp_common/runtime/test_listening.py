@@ -8,11 +8,12 @@ from contextlib import closing
 import pytest
 
 from essp_common.runtime.listening import EVERYWHERE, listening
+from tests.harness.waiting import LONGEST_S
 
 
 def reached(host: str, port: int) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=5):
+        with socket.create_connection((host, port), timeout=LONGEST_S):
             return True
     except OSError:
         return False

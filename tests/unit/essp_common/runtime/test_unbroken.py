@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from essp_common.runtime.unbroken import unbroken
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 
 def test_it_returns_and_raises_what_the_call_does() -> None:
@@ -27,14 +27,14 @@ def test_an_interrupt_is_heard_at_once_and_the_call_goes_on() -> None:
 
     def call() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        go_on.wait(60)
+        go_on.wait(LONGEST_S)
         done.set()
 
     with pytest.raises(KeyboardInterrupt):
         unbroken(call)
     assert not done.is_set()
     go_on.set()
-    assert done.wait(60)
+    assert done.wait(LONGEST_S)
 
 
 def test_what_comes_after_an_interrupt_waits_for_what_is_under_way() -> None:
@@ -43,7 +43,7 @@ def test_what_comes_after_an_interrupt_waits_for_what_is_under_way() -> None:
 
     def first() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        go_on.wait(60)
+        go_on.wait(LONGEST_S)
         order.append("first")
 
     def second() -> None:

@@ -20,6 +20,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_engine.intake.ordered import Delivery, OrderedIntake
 from tests.harness.lossy_bus import LossyBus
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_engine.intake.ordered_bench import CONSUMER, FLOW, JOB, OrderedBench, places, plan, take_all
 
 
@@ -82,7 +83,7 @@ def test_clips_are_fetched_together_and_what_was_missed_ahead_of_its_turn_is_ask
 
     def read(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
         if key in meeting:
-            together.wait(60)
+            together.wait(LONGEST_S)
         if key == late and not missed.is_set():
             missed.set()
             raise CacheMiss("not yet")
@@ -91,7 +92,7 @@ def test_clips_are_fetched_together_and_what_was_missed_ahead_of_its_turn_is_ask
     with bench.intake(phases, replace(FLOW, read=read)) as intake:
         first = intake.take(1)
         assert isinstance(first, Delivery)
-        assert missed.wait(60)
+        assert missed.wait(LONGEST_S)
         assert places([first, *take_all(intake)]) == [*((0, index) for index in range(5)), (0, "end")]
     assert [p for p in bench.progress() if p.HasField("failed")] == []
     bench.bus.close()

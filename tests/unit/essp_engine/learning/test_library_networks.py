@@ -18,7 +18,10 @@ from essp_common.job.network_limits import limits_of
 from essp_engine.learning.models import Classifier, build
 from essp_engine.learning.networks import network
 from tests.harness.refused import refused
+from tests.lanes import often
 from tests.unit.essp_engine.learning.described_models import description
+
+pytestmark = pytest.mark.lane("promises")
 
 SIDE = 32
 _TINY: dict[str, dict[str, Any]] = {
@@ -33,6 +36,8 @@ _TINY: dict[str, dict[str, Any]] = {
         **{"pred_num_attention_heads": 2, "pred_num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": 48},
     },
 }
+EVERYDAY = ("videomae", "vjepa2")
+"""One that most use, and the one whose configuration and input have other names."""
 _ALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
 
@@ -48,7 +53,7 @@ def clips(count: int, frames: int, side: int, channels: int = 3) -> Tensor:
 # --- timm ---
 
 
-@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
+@pytest.mark.parametrize("name", often(["test_vit", "test_convnext", "test_resnet"], 1))
 def test_a_network_of_timm_scores_as_timm_does_with_weights_of_its_file(name: str) -> None:
     import timm
 
@@ -128,7 +133,7 @@ def tiny(family: str) -> dict[str, Any]:
     return {"model_type": family, **_ALL, **_TINY[family]}
 
 
-@pytest.mark.parametrize("family", sorted(_TINY))
+@pytest.mark.parametrize("family", often(sorted(_TINY, key=EVERYDAY.__contains__, reverse=True), len(EVERYDAY)))
 def test_a_video_classifier_scores_as_transformers_does(family: str, repository: Callable[..., str]) -> None:
     from transformers import AutoConfig, AutoModelForVideoClassification
 

@@ -40,7 +40,7 @@ HELD: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("held", often(HELD, 3))
+@pytest.mark.parametrize("held", often(HELD, 1))
 def test_memory_of_a_batch_that_is_kept_is_left_alone(held: str) -> None:
     memory = HostMemory()
     tensor = memory.tensor(SHAPE, np.uint8)

@@ -65,7 +65,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_it_answers_as_it_says(url: str, operations: dict[str, Operation], name: str) -> None:
     operation = operations[name]
 
-    @settings(max_examples=(settings().max_examples + 1) // 2, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=(settings().max_examples + 3) // 4, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def answers(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(base_url=url, checks=CHECKS)

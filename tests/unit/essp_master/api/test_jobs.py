@@ -164,7 +164,7 @@ def test_a_master_that_is_busy_keeps_no_probe_waiting_for_the_sake_of_a_reader_o
         try:
             read = reader.submit(served.client.get, "/v1/jobs/small/events")
             assert asked.wait(LONGEST_S)
-            assert served.client.get("/livez", timeout=20.0).text == "ok\n"
+            assert served.client.get("/livez", timeout=LONGEST_S).text == "ok\n"
         finally:
             free.set()
             served.complete()  # which ends the events

@@ -23,7 +23,6 @@ from tests.harness.serving import served, whole_app
 from tests.harness.waiting import LONGEST_S, until
 
 DIGEST = "sha256:" + "0" * 64
-_SHORT_S = 20.0
 JSON = {"Content-Type": "application/json"}
 CREATE = {**JSON, "If-None-Match": "*"}
 BODIES = (
@@ -231,7 +230,7 @@ def test_a_store_that_does_not_answer_keeps_only_those_waiting_who_ask_for_what_
                     many.submit(httpx.get, f"{url}/v1/extractors", timeout=None, verify=False) for _ in range(60)
                 ]
                 until(lambda: len(asked) >= 16)
-                with httpx.Client(base_url=url, verify=False, timeout=_SHORT_S) as client:
+                with httpx.Client(base_url=url, verify=False, timeout=LONGEST_S) as client:
                     found = {client.get(path).status_code for path in ("/v1/jobs", "/metrics", "/v1/logs") * 20}
             finally:
                 back.set()

@@ -93,6 +93,7 @@ class Crowd:
 
 
 @pytest.mark.slow
+@pytest.mark.lane("long")
 def test_five_hundred_decoders_and_ranks_have_work_and_each_clip_is_trained_once() -> None:
     crowd = Crowd()
     total = sum(plan.clips for plan in crowd._config.phases)

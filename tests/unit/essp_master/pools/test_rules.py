@@ -17,6 +17,7 @@ from essp_master.pools.rule_book import PoolRuleBook
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from tests.harness.refused import refused
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench
 
 FIXED = PoolRule(replicas=2)
@@ -127,7 +128,7 @@ def asked_meanwhile(bench: ReconcilerBench) -> list[PoolView]:
     told: list[PoolView] = []
     asks = threading.Thread(target=lambda: told.extend(bench.reconciler.pools()), daemon=True)
     asks.start()
-    asks.join(5.0)
+    asks.join(LONGEST_S)
     return told
 
 
