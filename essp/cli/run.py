@@ -202,7 +202,7 @@ def run_watched(
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
-    with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
+    with Claim(found.output, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have continued the training
             asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
@@ -210,13 +210,12 @@ def run_watched(
         if status.state == JobState.COMPLETED and not spec.predicts:
             typer.echo("making the report ...", err=True)
             # Imported only now that a report is needed: plotting takes a few seconds and another library.
-            from essp.report.facts import read_run
             from essp.report.folder import write_report
             from essp.report.sweeps import best_of_sweeps
 
-            output = stores.under(spec.output)
-            typer.echo(f"report  {write_report(output, stores)}", err=True)
-            for line in best_of_sweeps(read_run(output, stores)) if spec.sweeps else ():
+            report = write_report(found.output, stores)
+            typer.echo(f"report  {report.page}", err=True)
+            for line in best_of_sweeps(report.run):
                 typer.echo(line, err=True)
     return status
 
