@@ -26,7 +26,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.advice import advice, of_fewer_epochs, of_more_epochs
+from essp_engine.preflight.advice import advice
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
@@ -135,5 +135,5 @@ def preflight(
         bounds=job.bounds,
         unit_clips=clips,
         resume=resume,
-        warnings=(*advice(job), *of_more_epochs(known, job.spec), *of_fewer_epochs(spec, job.spec)),
+        warnings=advice(job, spec, known),
     )

@@ -301,7 +301,8 @@ def test_a_listing_that_a_take_over_has_overtaken_lets_nobody_else_in(
 
         def overtaken(store: DirectoryStore, prefix: str = "") -> Iterator[ObjectInfo]:
             monkeypatch.setattr(DirectoryStore, "list", listing)
-            stack.enter_context(Claim(STORES.under(uri)))  # writes 2 behind the place of the listing, deletes 1 before it
+            # writes 2 behind the place of the listing, deletes 1 before it
+            stack.enter_context(Claim(STORES.under(uri)))
             return iter([])
 
         monkeypatch.setattr(DirectoryStore, "list", overtaken)
