@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_again, options_named
+from essp.cli.job_file import Epochs, Fresh, JobFile, Named, Sets, YesFresh, load_job, options_again, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -45,15 +45,8 @@ _SERVERS = 2
 
 def main(
     job: JobFile,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
-        ),
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
-    ] = False,
+    fresh: Fresh = False,
+    yes: YesFresh = False,
     sets: Sets = None,
     name: Named = None,
     epochs: Epochs = None,
