@@ -7,7 +7,7 @@ import os
 
 
 class SeekableFile(io.RawIOBase):
-    """A file of `size_bytes`, of which a subclass reads the bytes from `_position` on, in `readinto`."""
+    """A file of `size_bytes`. A subclass defines `readinto`, which reads from `_position` on and moves it."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes

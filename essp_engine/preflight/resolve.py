@@ -76,7 +76,9 @@ def resolve_on(
     seen = dict.fromkeys(size for of_view in clips.values() for size in of_view)
     streams, parts = streams_of(spec, seen, declared.features), parts_of(spec)
     sizes = sizes_of(phases, clips, streams, parts)
-    largest = {purpose: list(map(max, zip(*of_phase.values(), strict=True))) for purpose, of_phase in sizes.items()}
+    largest = {
+        purpose: [max(part) for part in zip(*of_phase.values(), strict=True)] for purpose, of_phase in sizes.items()
+    }
     bounds = [largest[purpose] for purpose, _ in phases.order]
     spec = phases.spec = with_batches(spec, sizes.values())
     return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
