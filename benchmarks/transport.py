@@ -22,7 +22,7 @@ from essp_common.cache.port import FrameCache, clip_key
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import BadVideo
-from essp_common.messages.recipe import recipe_of
+from essp_common.messages.recipe import resize_of
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed
@@ -149,7 +149,7 @@ def _read(file: BinaryIO, job: NullJob, view: CatalogView, phases: Phases, index
         last_frame=int(view.first_frame[clip.video] + view.length[clip.video]) - 1,
     )
     seek_to(row, clip.first_frame, seed.seek)
-    resize = recipe_of(phases.spec).resize
+    resize = resize_of(phases.spec.clip)
     target = np.empty((clip.frame_count, *output_size(resize, row.height, row.width), 3), np.uint8)
     with Reader(file, lookahead=row.lookahead) as reader:
         problem: BadVideo | None = reader.read([seed], resize, [target])[0]

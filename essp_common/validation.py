@@ -79,6 +79,18 @@ def wrong(problem: str, *, field: str = "", code: ConfigCode = "conflict") -> Py
     return PydanticCustomError("wrong", "{said}", {"said": said, "problem": problem, "field": field, "code": code})
 
 
+def refuse(problems: Iterable[ConfigError]) -> None:
+    """Raise all problems as one `ConfigError`, if there are any.
+
+    A sweep may have hundreds of trainers with the same problem, so only the first `MOST_PROBLEMS` are listed.
+    """
+    errors = list(problems)
+    if len(errors) > MOST_PROBLEMS:
+        errors[MOST_PROBLEMS:] = [ConfigError(f"and {len(errors) - MOST_PROBLEMS} more problems")]
+    if errors:
+        raise ConfigError.together(errors)
+
+
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[ConfigError]:
     """Each problem of a document of this kind, up to `MOST_PROBLEMS`; a last entry counts the rest."""
     found = error.errors()

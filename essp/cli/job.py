@@ -26,7 +26,7 @@ from essp.cli import completions
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_named
+from essp.cli.job_file import Epochs, Fresh, JobFile, Named, Sets, YesFresh, load_job, options_named
 from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
@@ -76,15 +76,8 @@ Name = Annotated[str, typer.Argument(help="The job.", autocompletion=completions
 @app.command()
 def start(
     file: JobFile,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
-        ),
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
-    ] = False,
+    fresh: Fresh = False,
+    yes: YesFresh = False,
     sets: Sets = None,
     name: Named = None,
     epochs: Epochs = None,

@@ -48,6 +48,15 @@ Epochs = Annotated[
         max=MOST_EPOCHS,
     ),
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
+    ),
+]
+YesFresh = Annotated[
+    bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
+]
 
 
 _OPTIONS = {"epochs": "--epochs", "data.split_column": "--splits", "data.left_out": "--folds", "name": "--name"}

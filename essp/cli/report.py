@@ -21,5 +21,5 @@ def main(
     from essp.report.folder import write_report
 
     stores = Stores(Settings().stores)
-    page = write_report(stores.under(as_uri(output)), stores)
+    page = write_report(stores.under(as_uri(output)), stores).page
     typer.echo(json.dumps({"report": page}) if as_json else page)

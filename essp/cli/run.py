@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, JobFile, Named, Sets, load_job, options_again, options_named
+from essp.cli.job_file import Epochs, Fresh, JobFile, Named, Sets, YesFresh, load_job, options_again, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -45,15 +45,8 @@ _SERVERS = 2
 
 def main(
     job: JobFile,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Begin again: remove what earlier jobs have written to the output, and no other files."
-        ),
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask before the output of another job is removed.")
-    ] = False,
+    fresh: Fresh = False,
+    yes: YesFresh = False,
     sets: Sets = None,
     name: Named = None,
     epochs: Epochs = None,
@@ -202,7 +195,7 @@ def run_watched(
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
-    with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
+    with Claim(found.output, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have continued the training
             asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
@@ -210,13 +203,12 @@ def run_watched(
         if status.state == JobState.COMPLETED and not spec.predicts:
             typer.echo("making the report ...", err=True)
             # Imported only now that a report is needed: plotting takes a few seconds and another library.
-            from essp.report.facts import read_run
             from essp.report.folder import write_report
             from essp.report.sweeps import best_of_sweeps
 
-            output = stores.under(spec.output)
-            typer.echo(f"report  {write_report(output, stores)}", err=True)
-            for line in best_of_sweeps(read_run(output, stores)) if spec.sweeps else ():
+            report = write_report(found.output, stores)
+            typer.echo(f"report  {report.page}", err=True)
+            for line in best_of_sweeps(report.run):
                 typer.echo(line, err=True)
     return status
 

@@ -40,10 +40,11 @@ from typing import Self
 from pydantic import BaseModel, Field, ValidationError
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.removal import folder_uri
 from essp_common.errors import Conflict, EsspError, Fenced, NotFound
 from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectStore
 from essp_common.runtime.threads import lasting
-from essp_common.wiring import Stores
 
 log = logging.getLogger(__name__)
 
@@ -108,17 +109,15 @@ class Claim:
 
     def __init__(
         self,
-        uri: str,
-        stores: Stores,
+        output: ObjectStore,
         say: Callable[[str], None] = log.warning,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`uri`: a job's output. `say`: reports why the block does not begin at once. `pause`: waits for a number of
-        seconds."""
+        """`say`: reports why the block does not begin at once. `pause`: waits for a number of seconds."""
         self.waited = False
         """Whether it had to wait; then the output may have changed since it was last read."""
-        self._uri = uri
-        self._locks = NumberedLog(stores.under(uri), layout.LOCKS)
+        self._uri = folder_uri(output)
+        self._locks = NumberedLog(output, layout.LOCKS)
         self._say = say
         self._pause = pause
         self._mine: list[int] = []

@@ -57,10 +57,11 @@ def remove_output(uri: str, stores: Stores, say: Callable[[str], None]) -> Remov
     repeated.
     """
     removal_in(uri, stores)  # a claim is a file, and is made in outputs alone
-    with Claim(uri, stores, say) as claim:
+    output = stores.under(uri)
+    with Claim(output, say) as claim:
         found = removal_in(uri, stores)
         claim.check()
-        remove_job(stores.under(uri), found)
+        remove_job(output, found)
     return found
 
 

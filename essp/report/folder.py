@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from essp.account import account_of
 from essp.pages.elements import fact
@@ -27,8 +28,17 @@ _KEPT = layout.REPORT + "run-{}.html"
 """The page as it was after this number of runs of the job."""
 
 
-def write_report(output: ObjectStore, stores: Stores) -> str:
-    """Write `report.html` and its pictures. Returns the page's URI.
+class Report(NamedTuple):
+    """A written report."""
+
+    page: str
+    """The URI of `report.html`."""
+    run: Run
+    """What it shows."""
+
+
+def write_report(output: ObjectStore, stores: Stores) -> Report:
+    """Write `report.html` and its pictures.
 
     Raises `NotFound` if the job has no model yet.
     """
@@ -42,7 +52,7 @@ def write_report(output: ObjectStore, stores: Stores) -> str:
     past = _with_reports(output, past_runs(account))
     numbered = lettering(run.model.classes).numbered if _named(run, pictures) else ()
     output.put(PAGE, render(run, pictures, notes(account) | shares, past, numbered).encode())
-    return output.uri(PAGE)
+    return Report(output.uri(PAGE), run)
 
 
 def _with_reports(output: ObjectStore, past: list[PastRun]) -> list[PastRun]:

@@ -26,7 +26,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
-from essp_common.messages.recipe import recipe_of
+from essp_common.messages.recipe import resize_of
 from essp_common.quantities import percent
 from essp_common.records.rows import record_at
 from essp_common.wiring import Stores
@@ -139,7 +139,7 @@ def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]
 
 def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None = None) -> Intermediates:
     """The same in the colours of the job's clips. `first_frame`: of another clip instead of the middle one."""
-    resize = recipe_of(spec).resize
+    resize = resize_of(spec.clip)
     if spec.data.records:
         data, shape = record_at(row.uri, stores)
         clip = np.zeros((1, *frame_shape(resize, row.height, row.width)), np.uint8)

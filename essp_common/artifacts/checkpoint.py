@@ -98,16 +98,18 @@ def is_short(manifest: Manifest, epochs: int) -> bool:
     return manifest.final and manifest.epochs < epochs
 
 
-def read_latest(store: ObjectStore, trainer: str, epochs: int = 0) -> Manifest | None:
+def read_latest(store: ObjectStore, trainer: str, epochs: int = 0, verified: Manifest | None = None) -> Manifest | None:
     """The newest intact checkpoint, or None if the trainer never completed one. Every byte of it is read.
 
     `epochs`: how many the training is to have. If it ended with fewer, the checkpoint from which it continues is
-    returned.
+    returned. `verified`: a checkpoint that was read before; it is not read again if it is still the newest.
 
     If the latest checkpoint is damaged or incomplete, the newest older intact one is used; if `latest` itself is
     damaged or lost, the newest intact one. A warning says so. Raises `BadCheckpoint` if there were checkpoints but none
     is intact: training from scratch would silently lose work.
     """
+    if verified is not None and latest_name(store, trainer) == verified.checkpoint:
+        return verified
     manifest = find(store, trainer).manifest
     return before_end(store, manifest) if manifest is not None and is_short(manifest, epochs) else manifest
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.removal import Holder, holder_of
+from essp_common.artifacts.removal import Holder, folder_uri, holder_of
 from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
@@ -35,12 +35,12 @@ def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, Holder]]:
             except ConfigError:  # it is not in any store
                 break
             if (found := _job_at(above)) is not None:
-                yield above.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}"), found
+                yield folder_uri(above), found
 
 
 def outputs_within(output: ObjectStore) -> Iterator[tuple[str, Holder]]:
     """The outputs that the limited search finds inside a folder, each with its job."""
-    place = output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
+    place = folder_uri(output)
     end = f"/{layout.SPEC}"
     if place.startswith("file://"):
         keys = _near_files(place.removeprefix("file://"), layout.SPEC)

@@ -81,6 +81,11 @@ class Removal:
         return f"job {self.job} in {self.uri}: {counted(len(self.keys), 'object')}, {size(self.bytes)}{stays}"
 
 
+def folder_uri(output: ObjectStore) -> str:
+    """The URI of an output."""
+    return output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
+
+
 def holder_of(output: ObjectStore) -> Holder | None:
     """The job to which this output belongs; None if it belongs to no job. Raises `ConfigError` for a `spec.json` that
     ESSP did not write, or that this version cannot read."""
@@ -118,7 +123,7 @@ def check_free(output: ObjectStore, spec: JobSpec) -> None:
     keys = (info.key for info in _candidates(output))
     if found := [key for key in keys if layout.is_own(key, _kinds_of(spec)) and not _stays(key)]:
         raise NoOutput(
-            f"{_bare(output)} has no {layout.SPEC}, so it is not the output of a job, and a job would write over "
+            f"{folder_uri(output)} has no {layout.SPEC}, so it is not the output of a job, and a job would write over "
             f"{_named(found)} in it; choose another output, or move that elsewhere",
             code="exists",
         )
@@ -134,7 +139,7 @@ def removal_of(output: ObjectStore) -> Removal | None:
         found = (info.key for info in output.list() if not _stays(info.key))
         if some := [key for key, _ in zip(found, range(_MOST_NAMED + 1), strict=False)]:
             raise NoOutput(
-                f"{_bare(output)} is not the output of a job, and holds {_named(some)}; nothing in it is "
+                f"{folder_uri(output)} is not the output of a job, and holds {_named(some)}; nothing in it is "
                 "removed: start without fresh (--fresh), or choose another output",
                 code="taken",
             )
@@ -150,7 +155,7 @@ def removal_of(output: ObjectStore) -> Removal | None:
             own.append(info)
     # Manifests first: without its manifest nothing looks complete if the removal is interrupted.
     keys = sorted((info.key for info in own), key=lambda key: (not key.endswith("/manifest.json"), key))
-    return Removal(_bare(output), holder.spec.name, tuple(keys), sum(info.size_bytes for info in own), tuple(kept))
+    return Removal(folder_uri(output), holder.spec.name, tuple(keys), sum(info.size_bytes for info in own), tuple(kept))
 
 
 def check_kept(removal: Removal, spec: JobSpec) -> None:
@@ -246,14 +251,9 @@ def _team_of(output: ObjectStore) -> str | None:
 
 def _not_ours(output: ObjectStore) -> str:
     return (
-        f"{output.uri(layout.SPEC)} was not written by ESSP, so {_bare(output)} is not the output of a job, and "
+        f"{output.uri(layout.SPEC)} was not written by ESSP, so {folder_uri(output)} is not the output of a job, and "
         "nothing in it is removed or written over; choose another output"
     )
-
-
-def _bare(output: ObjectStore) -> str:
-    """The URI of the folder."""
-    return output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
 
 
 def _named(keys: list[str]) -> str:

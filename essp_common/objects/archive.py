@@ -23,6 +23,7 @@ from typing import BinaryIO
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.objects.read_only import Derived
+from essp_common.objects.seekable import SeekableFile
 
 _KEY = re.compile(
     r"(?P<file>.+\.(?:tar|parquet|pq|arrow))/(?P<offset>[0-9]+)\+(?P<size>[0-9]+)"
@@ -138,37 +139,20 @@ def member_etag(etag: str, offset: int, packed: Packed | None = None) -> str:
     return f"{etag}@{offset}" if packed is None else f"{etag}@{offset}:{packed.start}"
 
 
-class _Part(io.RawIOBase):
+class _Part(SeekableFile):
     """A range of a file as a file."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        super().__init__(size)
         self.whole = file
         self._offset = offset
-        self._size = size
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError("a place before the beginning")
-        self._place = base + offset
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        length = max(0, min(len(buffer), self._size - self._place))
-        self.whole.seek(self._offset + self._place)
+        length = max(0, min(len(buffer), self._size_bytes - self._position))
+        self.whole.seek(self._offset + self._position)
         data = self.whole.read(length)
         buffer[: len(data)] = data
-        self._place += len(data)
+        self._position += len(data)
         return len(data)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from typing import BinaryIO
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.objects.read_only import Derived
+from essp_common.objects.seekable import SeekableFile
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class FrameFolders(Derived):
         return found
 
 
-class _Frames(io.RawIOBase):
+class _Frames(SeekableFile):
     """The video file of a series of pictures."""
 
     def __init__(self, store: ObjectStore, series: Series, pictures: Sequence[ObjectInfo]) -> None:
@@ -165,41 +166,24 @@ class _Frames(io.RawIOBase):
         self._pictures = pictures
         self._held: OrderedDict[int, bytes] = OrderedDict()
         sizes = [info.size_bytes for info in pictures]
-        begin = _header_bytes(len(sizes))
-        self._edges = list(accumulate(sizes, initial=begin))
+        self._edges = list(accumulate(sizes, initial=_header_bytes(len(sizes))))
         """Where each picture begins, and the end of the last one."""
+        super().__init__(self._edges[-1])
         self._header = b""
         self._series = series
         self._sizes = sizes
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._edges[-1]}[whence]
-        if base + offset < 0:
-            raise ValueError("a place before the beginning")
-        self._place = base + offset
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._place >= self._edges[-1] or not len(buffer):
+        if self._position >= self._size_bytes or not len(buffer):
             return 0
-        number = bisect_right(self._edges, self._place) - 1
+        number = bisect_right(self._edges, self._position) - 1
         if number < 0:
-            found = self._index()[self._place : self._place + len(buffer)]
+            found = self._index()[self._position : self._position + len(buffer)]
         else:
-            at = self._place - self._edges[number]
+            at = self._position - self._edges[number]
             found = self._picture(number)[at : at + len(buffer)]
         buffer[: len(found)] = found
-        self._place += len(found)
+        self._position += len(found)
         return len(found)
 
     def _index(self) -> bytes:

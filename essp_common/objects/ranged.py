@@ -19,9 +19,7 @@ If the same bytes come twice, the object itself has changed.
 
 from __future__ import annotations
 
-import io
 import logging
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +28,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from essp_common.errors import BadVideo, Unavailable
 from essp_common.objects.block_sums import BlockSums, block_bytes_of, checksum
+from essp_common.objects.seekable import SeekableFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -69,7 +68,7 @@ class _Piece:
     data: Future[memoryview]
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(SeekableFile):
     """A read-only file. Use it through `io.BufferedReader`, whose lock makes it thread-safe."""
 
     def __init__(
@@ -79,6 +78,7 @@ class RangedFile(io.RawIOBase):
         unique to this object and its content; `fetch` raises if the content has changed. Empty: unknown, so that blocks
         are not shared.
         """
+        super().__init__(size_bytes)
         self.shared: SharedBlocks | None = None
         """The shared cache, which is searched before blocks are fetched, and filled afterwards."""
         self._sums: BlockSums | None = None
@@ -89,36 +89,14 @@ class RangedFile(io.RawIOBase):
         """Number of blocks that are fetched together because they have one checksum."""
         self._name = version.rpartition(" ")[0]
         self._version = f"{version} {size_bytes} {block_bytes}" if version else ""
-        self._size_bytes = size_bytes
         self._fetch = fetch
         self._block_bytes = block_bytes
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._coming: dict[int, _Piece] = {}
         """Announced blocks that were not read yet."""
         self._background: ThreadPoolExecutor | None = None
-        self._position = 0
         self._next_block = 0
         self._request_blocks = 1
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position of the next read."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position of the next read. Fetches nothing. Raises `ValueError` for a position before the start."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}")
-        self._position = base + offset
-        return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Read up to the end of the block at the position. Returns 0 at the end of the file."""

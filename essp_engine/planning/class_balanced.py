@@ -15,6 +15,7 @@ from essp_common.catalog.view import CatalogView
 from essp_common.counter_rng import CounterRng, below, below_each
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MixSpec
+from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_engine.planning.cells import Cells
 from essp_engine.planning.planned_clip import PlanBase, PlannedClip, snippet_begins
 
@@ -25,7 +26,12 @@ _AHEAD = 1024
 
 
 class ClassBalanced(PlanBase):
-    """See `plan.class_balanced`."""
+    """`size` clips: for each a class, then a video of it, then a place in the video, all drawn uniformly.
+
+    With a `mix`, the source of the video is drawn first, by its share. Classes without a usable video are left out
+    (`plan.empty_classes`). The n-th replacement at an index is a video of the same class, and source, that no earlier
+    attempt took. Raises `ConfigError` if the mix does not fit the videos.
+    """
 
     def __init__(
         self,
@@ -33,12 +39,15 @@ class ClassBalanced(PlanBase):
         clip: ClipSpec,
         size: int,
         seed: int,
-        stream: int,
-        locality: int,
+        purpose: Purpose,
+        epoch: int,
+        locality: int = 0,
         mix: MixSpec | None = None,
     ) -> None:
         super().__init__(view, clip, size, locality)
-        self._rng, self._snippets_rng = CounterRng(seed, stream), CounterRng(seed, _SNIPPETS | stream)
+        self._stream = purpose << 32 | epoch
+        """The random stream of the phase."""
+        self._rng, self._snippets_rng = CounterRng(seed, self._stream), CounterRng(seed, _SNIPPETS | self._stream)
         self._cells = Cells(view, mix)
         self._ahead = _AHEAD
         self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)

@@ -22,7 +22,7 @@ _ROUNDING = 1e-6
 """In frames: products of a rate and seconds are not exact."""
 
 
-def frames_of(view: CatalogView, seconds: float) -> NDArray[np.float64]:
+def _frames_of(view: CatalogView, seconds: float) -> NDArray[np.float64]:
     """(n,) how many frames of each video are shown in this time, by its mean rate."""
     fps = view.rows.numbers("fps").astype(np.float64)
     frames: NDArray[np.float64] = seconds * np.where(fps > 0, fps, _FPS)
@@ -71,13 +71,26 @@ class _Even(PlanBase):
 
 
 class Uniform(_Even):
+    """`clips_per_video` evenly spaced clips of each video, video by video, in time order. There are no replacements."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: int = 0) -> None:
+        super().__init__(view, clip, clips_per_video, len(view) * clips_per_video, locality)
+
     def _places(self, index: T) -> tuple[T, T]:
         return index // self._segments, index % self._segments
 
 
 class RoundRobin(_Even):
-    def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, epoch: int, locality: int) -> None:
-        super().__init__(view, clip, segments, size, locality)
+    """`size` clips of the videos in turn, each turn at the next of `clips_per_video` segments.
+
+    An epoch continues where the previous one stopped. There are no replacements, because other videos have their own
+    turn.
+    """
+
+    def __init__(
+        self, view: CatalogView, clip: ClipSpec, clips_per_video: int, size: int, epoch: int, locality: int = 0
+    ) -> None:
+        super().__init__(view, clip, clips_per_video, size, locality)
         self._start = epoch * size
 
     def _places(self, index: T) -> tuple[T, T]:
@@ -86,14 +99,26 @@ class RoundRobin(_Even):
 
 
 class Regular(PlanBase):
-    """Segments at a fixed distance: the first starts with the video, and the last one still fits into it."""
+    """Clips that start `every_frames` frames, or `every_s` seconds, apart, from the beginning of each video as far as
+    they fit, video by video, in time order; at least one of each. There are no replacements.
+
+    Seconds are counted in frames of the video's mean rate. Raises `ConfigError` for more clips than a job may have.
+    """
 
     def __init__(
-        self, view: CatalogView, clip: ClipSpec, apart: float | NDArray[np.float64], locality: int, field: str
+        self,
+        view: CatalogView,
+        clip: ClipSpec,
+        *,
+        every_s: float | None = None,
+        every_frames: int = 1,
+        locality: int = 0,
     ) -> None:
-        """`apart`: frames from one start to the next, of all videos or of each. `field`: of the job, that gives it."""
         super().__init__(view, clip, 0, locality)
-        self._apart = np.maximum(np.broadcast_to(np.asarray(apart, np.float64), len(view)), 1.0)
+        frames = np.full(len(view), float(every_frames)) if every_s is None else _frames_of(view, every_s)
+        field = "sampling.every_frames" if every_s is None else "sampling.every_s"
+        self._apart = np.maximum(frames, 1.0)
+        """(n,) frames from one start to the next, of each video."""
         counts = np.ceil(self._starts / self._apart - _ROUNDING).astype(np.int64)
         self._edges = np.concatenate([[0], np.cumsum(np.maximum(counts, 1))])
         """The first index of each video, and the end of the last one."""
@@ -113,12 +138,14 @@ class Regular(PlanBase):
 
 
 class Dense(_Even):
-    """As many segments of each video as needed so that none begins more than `every_s` seconds after the previous
-    one."""
+    """Evenly spaced clips at most `every_s` seconds apart, video by video, in time order. There are no replacements.
 
-    def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int) -> None:
+    Raises `ConfigError` for more clips than a job may have.
+    """
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) -> None:
         super().__init__(view, clip, 0, 0, locality)
-        frames = frames_of(view, every_s)
+        frames = _frames_of(view, every_s)
         starts = self._starts.astype(np.int64)
         counts = np.clip(np.ceil(starts / frames), 1, starts).astype(np.int64)
         self._edges = np.concatenate([[0], np.cumsum(counts)])

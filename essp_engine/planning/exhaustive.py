@@ -34,6 +34,7 @@ from essp_common.counter_rng import CounterRng
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MOST_CLIPS
+from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_engine.planning.dealing import Dealer
 from essp_engine.planning.permutation import Permutation
 from essp_engine.planning.planned_clip import PlanBase, PlannedClip
@@ -46,7 +47,12 @@ _AHEAD = 1024
 
 
 class Exhaustive(PlanBase):
-    """See `plan.exhaustive`."""
+    """Clips at every `step`-th place of every video, each once in `size` clips (None: one for each place).
+
+    `clips_per_visit` neighbouring ones are issued together, and mixed with others within `window` indices. There are no
+    replacements, because each place has its own turn. Raises `ConfigError` unless `clips_per_visit` divides `window`,
+    and if there are more places than an epoch may have clips.
+    """
 
     def __init__(
         self,
@@ -54,7 +60,7 @@ class Exhaustive(PlanBase):
         clip: ClipSpec,
         size: int | None,
         seed: int,
-        purpose: int,
+        purpose: Purpose,
         epoch: int,
         step: int,
         clips_per_visit: int,

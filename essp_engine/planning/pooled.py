@@ -25,6 +25,7 @@ from essp_common.counter_rng import CounterRng, below, below_each
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MixSpec
+from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_engine.planning.class_balanced import ClassBalanced
 from essp_engine.planning.dealing import Dealer
 from essp_engine.planning.planned_clip import PlannedClip
@@ -45,7 +46,11 @@ class _Window(NamedTuple):
 
 
 class Pooled(ClassBalanced):
-    """See `plan.pooled`."""
+    """`size` clips, `clips_per_visit` of each drawn video, mixed within windows of `window` indices.
+
+    With one clip per visit this is `ClassBalanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`, and
+    if the mix does not fit the videos.
+    """
 
     def __init__(
         self,
@@ -53,20 +58,21 @@ class Pooled(ClassBalanced):
         clip: ClipSpec,
         size: int,
         seed: int,
-        stream: int,
+        purpose: Purpose,
+        epoch: int,
         clips_per_visit: int,
         window: int,
         mix: MixSpec | None = None,
     ) -> None:
-        super().__init__(view, clip, size, seed, stream, window, mix)
+        super().__init__(view, clip, size, seed, purpose, epoch, window, mix)
         if window < clips_per_visit or window % clips_per_visit:
             raise ConfigError(
                 f"a window of {window} clips cannot be divided into visits of {clips_per_visit}", code="conflict"
             )
         self._per_visit = clips_per_visit
         self._window = window
-        self._places_rng = CounterRng(seed, _PLACES | stream)
-        self._dealer = Dealer(CounterRng(seed, _ORDER | stream), clips_per_visit)
+        self._places_rng = CounterRng(seed, _PLACES | self._stream)
+        self._dealer = Dealer(CounterRng(seed, _ORDER | self._stream), clips_per_visit)
         self._ahead = window
         self._block = lambda number: self._windows(number).clips
         self._windows: Callable[[int], _Window] = lru_cache(maxsize=_KEPT_WINDOWS)(self._draw_window)

@@ -29,8 +29,8 @@ _NAMED = 10
 """The most classes that a sentence names."""
 
 
-def advice(job: ResolvedJob) -> tuple[str, ...]:
-    """One sentence each."""
+def advice(job: ResolvedJob, asked: JobSpec, known: JobSpec | None) -> tuple[str, ...]:
+    """One sentence each. `asked`: the job as it was given. `known`: the job in its output, which this one continues."""
     phases = job.phases
     return (
         *_of_labels(job),
@@ -41,10 +41,12 @@ def advice(job: ResolvedJob) -> tuple[str, ...]:
         *_of_visits(phases),
         *_of_places(phases),
         *_of_budget(job.spec, job.bounds),
+        *_of_more_epochs(known, job.spec),
+        *_of_fewer_epochs(asked, job.spec),
     )
 
 
-def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
+def _of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
     """For a job that was begun with fewer epochs (`known`)."""
     if known is None or known.epochs >= spec.epochs:
         return
@@ -57,7 +59,7 @@ def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
             )
 
 
-def of_fewer_epochs(asked: JobSpec, spec: JobSpec) -> Iterator[str]:
+def _of_fewer_epochs(asked: JobSpec, spec: JobSpec) -> Iterator[str]:
     """For a job that already has more epochs than requested."""
     if asked.epochs < spec.epochs:
         yield (

@@ -18,11 +18,10 @@ from essp_common.job.registered import ENCODERS, known_loss, known_model
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.pb.v1.messages_pb2 import TRAIN
-from essp_common.validation import suggested
+from essp_common.validation import refuse, suggested
 from essp_engine.aggregation.candidates import candidates
 from essp_engine.planning.planned_clip import WHOLE
 from essp_engine.preflight.extraction_checks import network_exists, network_reads_streams, vectors_are_alike
-from essp_engine.preflight.refusal import refuse
 from essp_engine.preflight.resolve import ResolvedJob
 from essp_engine.preflight.sizing import budget_problem
 from essp_engine.preflight.streams import Stream

@@ -14,8 +14,8 @@ from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.spec import JobSpec, PredictorSpec
+from essp_common.validation import refuse
 from essp_common.wiring import Stores
-from essp_engine.preflight.refusal import refuse
 
 _STORED = "codec"
 _REMEDY = "leave out `clip` and `streams`, which default to those of the model"

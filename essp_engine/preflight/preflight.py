@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 from essp_common.artifacts.removal import Removal
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
-from essp_engine.preflight.advice import advice, of_fewer_epochs, of_more_epochs
+from essp_engine.preflight.advice import advice
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
@@ -44,6 +45,8 @@ class Preflight:
     """A job that can begin, and what its run needs."""
 
     spec: JobSpec
+    output: ObjectStore
+    """The folder that it writes to."""
     fresh: bool
     """The job starts over."""
     removes: Removal | None
@@ -122,6 +125,7 @@ def preflight(
     removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(
         spec=job.spec,
+        output=output.store,
         fresh=fresh,
         removes=removes,
         classes=job.classes,
@@ -131,5 +135,5 @@ def preflight(
         bounds=job.bounds,
         unit_clips=clips,
         resume=resume,
-        warnings=(*advice(job), *of_more_epochs(known, job.spec), *of_fewer_epochs(spec, job.spec)),
+        warnings=advice(job, spec, known),
     )

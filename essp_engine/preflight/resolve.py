@@ -20,7 +20,7 @@ from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.model_inputs import model_of, with_inputs
-from essp_engine.preflight.sizing import bounds_of, parts_of, with_batches
+from essp_engine.preflight.sizing import parts_of, sizes_of, with_batches
 from essp_engine.preflight.streams import Stream, decoded_clips, streams_of
 from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
@@ -73,11 +73,14 @@ def resolve_on(
     classes = _classes(spec, catalog)
     phases = Phases(spec, catalog)
     clips = {purpose: decoded_clips(spec, view) for purpose, view in phases.views}
-    sizes = dict.fromkeys(size for of_view in clips.values() for size in of_view)
-    streams = streams_of(spec, sizes, declared.features)
-    parts = parts_of(spec)
-    spec = phases.spec = with_batches(phases, clips, streams, parts)
-    bounds = bounds_of(phases, clips, streams, parts)
+    seen = dict.fromkeys(size for of_view in clips.values() for size in of_view)
+    streams, parts = streams_of(spec, seen, declared.features), parts_of(spec)
+    sizes = sizes_of(phases, clips, streams, parts)
+    largest = {
+        purpose: [max(part) for part in zip(*of_phase.values(), strict=True)] for purpose, of_phase in sizes.items()
+    }
+    bounds = [largest[purpose] for purpose, _ in phases.order]
+    spec = phases.spec = with_batches(spec, sizes.values())
     return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from essp_common.artifacts.checkpoint import latest_name, read_latest
+from essp_common.artifacts.checkpoint import read_latest
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
@@ -59,7 +59,7 @@ def resume_points(
     """
     known = verified or {}
     manifests = {
-        name: found for name in spec.trainers if (found := _newest(output, name, spec.epochs, known.get(name)))
+        name: found for name in spec.trainers if (found := read_latest(output, name, spec.epochs, known.get(name)))
     }
     start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
@@ -71,12 +71,6 @@ def resume_points(
         if (stop := early_stop(found.history, spec.trainers[name], spec.epochs))
     }
     return ResumePoints(manifests, start, stops)
-
-
-def _newest(output: ObjectStore, trainer: str, epochs: int, verified: Manifest | None) -> Manifest | None:
-    if verified is not None and latest_name(output, trainer) == verified.checkpoint:
-        return verified
-    return read_latest(output, trainer, epochs)
 
 
 def _position(manifest: Manifest, phases: Phases) -> Position:

@@ -16,7 +16,7 @@ at least one batch. If a share cannot hold a window as well, the queue issues sm
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import CodecSpec
@@ -44,43 +44,34 @@ def parts_of(spec: JobSpec) -> ClipParts:
     return ClipParts({name: stream.feature for name, stream in spec.streams.items()}, spec.readers())
 
 
-def bounds_of(
+def sizes_of(
     phases: Phases,
     clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
     streams: Mapping[str, Stream],
     parts: ClipParts,
-) -> list[list[int]]:
-    """For each phase, the largest size in bytes of each part of a clip. `clips`: see `decoded_clips`.
+) -> dict[Purpose, dict[ArraySpec, list[int]]]:
+    """For each kind of phase and each size of its clips, as features see them, the most bytes of each part. `clips`:
+    see `decoded_clips`.
 
     Raises `ConfigError` for clips and values that the codec cannot store.
     """
-    bounds = {
-        purpose: _bounds(phases.spec, clips[purpose], further_clips(phases.spec, view), streams, parts.streams)
+    return {
+        purpose: _sizes(phases.spec, clips[purpose], further_clips(phases.spec, view), streams, parts)
         for purpose, view in phases.views
     }
-    return [bounds[purpose] for purpose, _ in phases.order]
 
 
-def with_batches(
-    phases: Phases,
-    clips: Mapping[Purpose, Mapping[ArraySpec, ArraySpec]],
-    streams: Mapping[str, Stream],
-    parts: ClipParts,
-) -> JobSpec:
+def with_batches(spec: JobSpec, sizes: Iterable[Mapping[ArraySpec, Sequence[int]]]) -> JobSpec:
     """The job with the `batch_size` of loops that limit their batches in pixels: the number of the largest clips that
-    take as many bytes as a batch, for which the budget must have room."""
-    spec = phases.spec
+    take as many bytes as a batch, for which the budget must have room. `sizes`: of each kind of phase (`sizes_of`)."""
     limits = {name: consumer.batch_pixels for name, consumer in spec.consumers.items() if consumer.batch_pixels}
     if not limits:
         return spec
     of_views = sum(view.frames * view.resize.height * view.resize.width for view in spec.clip.further.values())
-    sizes = [
-        (sum(_bounds(spec, {seen: stored}, further, streams, parts.streams)), math.prod(seen.shape[:3]) + of_views)
-        for purpose, view in phases.views
-        for further in [further_clips(spec, view)]
-        for seen, stored in clips[purpose].items()
+    found = [
+        (sum(parts), math.prod(seen.shape[:3]) + of_views) for of_phase in sizes for seen, parts in of_phase.items()
     ]
-    largest, a_pixel = max(size for size, _ in sizes), max(size / pixels for size, pixels in sizes)
+    largest, a_pixel = max(size for size, _ in found), max(size / pixels for size, pixels in found)
     consumers = {
         name: consumer.model_copy(update={"batch_size": math.ceil(limits[name] * a_pixel / largest) + 1})
         if name in limits
@@ -208,24 +199,23 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
     return batches * _batch(spec)[0] + max(spec.sampling.issue_window, 1) - 1
 
 
-def _bounds(
+def _sizes(
     spec: JobSpec,
     clips: Mapping[ArraySpec, ArraySpec],
     further: Sequence[ArraySpec],
     streams: Mapping[str, Stream],
-    extracted: Sequence[str],
-) -> list[int]:
-    bounds = [0] * (1 + len(extracted))
+    parts: ClipParts,
+) -> dict[ArraySpec, list[int]]:
+    sizes = {}
     for seen, stored in clips.items():
         views = [_most_bytes("clip", view, spec.clip.codec) for view in (stored, *further)]
         if spec.clip.motion:
             views.append(raw_bytes((stored.shape[0], *motion_shape(*seen.shape[1:3])), DTYPE))
-        sizes = [joined_bytes(views) if len(views) > 1 else views[0]]
-        sizes += [
-            _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in extracted
+        sizes[seen] = [joined_bytes(views) if len(views) > 1 else views[0]]
+        sizes[seen] += [
+            _most_bytes(f"streams.{name}", streams[name].made[seen], spec.streams[name].codec) for name in parts.streams
         ]
-        bounds = [max(known, new) for known, new in zip(bounds, sizes, strict=True)]
-    return bounds
+    return sizes
 
 
 def _most_bytes(field: str, array: ArraySpec, codec: CodecSpec) -> int:

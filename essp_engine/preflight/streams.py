@@ -14,12 +14,12 @@ from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
-from essp_common.messages.recipe import recipe_of, resize_of
+from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.validation import refuse
 from essp_engine.features.declared import DeclaredFeature
 from essp_engine.features.port import ArraySpec, Needs
 from essp_engine.features.registry import frames_of, layout_of, needs_of, output_of
-from essp_engine.preflight.refusal import refuse
 from essp_engine.video.geometry import GRAY, frame_shape, output_size
 
 _AXES = 4
@@ -55,7 +55,7 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
 
     Features see YUV 4:2:0 frames as RGB. Raises `ConfigError` for sizes that are impossible or not known.
     """
-    resize = recipe_of(spec).resize
+    resize = resize_of(spec.clip)
     channels = 1 if resize.pixels == GRAY else 3
     alike = resize.mode in (Resize.EXACT, Resize.CROP)
     clips = {}

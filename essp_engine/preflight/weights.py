@@ -11,8 +11,8 @@ from essp_common.artifacts.trained import folder_of, trained
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import PACKAGE, weights_of
+from essp_common.validation import refuse
 from essp_common.wiring import Stores
-from essp_engine.preflight.refusal import refuse
 
 
 def check_weights(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> None:

@@ -17,7 +17,7 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.job.spec import JobSpec, parse_spec
-from essp_engine.planning.plan import uniform
+from essp_engine.planning.even import Uniform
 from tests.harness.journeys import JobOptions, job_text, make_videos
 
 
@@ -65,7 +65,7 @@ def asked_clips(spec: JobSpec, video: Path) -> NDArray[np.uint8]:
     predictor."""
     model = essp.load_model(spec.output)
     row = next(row for row in essp.open_catalog(spec.data.catalog).rows if row.uri == video.as_uri())
-    plan = uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
+    plan = Uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
     return essp.decode(row, [plan.clip(index).first_frame for index in range(len(plan))], clip=model.clip)
 
 

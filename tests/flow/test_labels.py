@@ -108,7 +108,7 @@ def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:
         assert given.max() <= 1
     assert table.probabilities.sum(axis=1).max() > 1.5, "they are not shares"
 
-    page = write_report(output, STORES)
+    page = write_report(output, STORES).page
     text = Path(page.removeprefix("file://")).read_text()
     assert "Average precision by label on the test split" in text
     assert "Confusion" not in text

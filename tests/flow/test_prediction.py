@@ -28,7 +28,7 @@ from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_engine.planning.plan import uniform
+from essp_engine.planning.even import Uniform
 from essp_engine.preflight.preflight import preflight
 from essp_predictor import stream as stream_module
 from tests.harness.embedded_jobs import complete, finish
@@ -222,7 +222,7 @@ def test_a_loaded_model_gives_the_scores_of_the_job(trained: JobSpec, videos: Pa
     model = essp.load_model(trained.output)
     row = probe(find([str(video)], STORES), Settings())[0]
     view = Catalog((row,)).view(None)
-    plan = uniform(view, model.clip, model.clips_per_video)
+    plan = Uniform(view, model.clip, model.clips_per_video)
     starts = [plan.clip(index).first_frame for index in range(len(plan))]
     clips = essp.decode(video, starts, clip=model.clip)
     scores = {

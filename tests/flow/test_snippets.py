@@ -19,7 +19,8 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.runtime.config import Settings
-from essp_engine.planning.plan import class_balanced, uniform
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.even import Uniform
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
@@ -59,9 +60,9 @@ def test_a_loop_gets_the_frames_of_each_snippet(numbers: Path, split: str, part:
         geometry = loader.clip
     view = essp.open_catalog(numbers).view(split)
     plan = (
-        class_balanced(view, geometry, 12, 5, TRAIN, 0)
+        ClassBalanced(view, geometry, 12, 5, TRAIN, 0)
         if split == "train"
-        else uniform(view, geometry, clips_per_video=3)
+        else Uniform(view, geometry, clips_per_video=3)
     )
     shown = [[read_number(frame.numpy()) for frame in frames] for batch in batches for frames in batch.frames]
     planned = [plan.clip(index) for index in range(len(plan))]

@@ -8,17 +8,14 @@ for MLflow (`MLFLOW_TRACKING_TOKEN`, `MLFLOW_TRACKING_USERNAME`, ...).
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from essp_common.distribution import require
 from essp_common.job.status import JobState
-from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, Tracker
-
-log = logging.getLogger(__name__)
+from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, TrackingServer
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """Limits of one request."""
@@ -35,23 +32,19 @@ _MAY_END = (401, 403, 408, 429)
 _OUTPUT, _TRAINER = "essp.output", "essp.trainer"
 
 
-class MLflow(Tracker):
+class MLflow(TrackingServer):
     """A tracking server."""
 
     name = "mlflow"
 
     def __init__(self, uri: str) -> None:
+        super().__init__()
         require("ESSP_MLFLOW", "mlflow")
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
         self._uri = uri
         self._made: Any = None
         self._ids: dict[RunName, str] = {}
-        self._begun: dict[RunName, Begin] = {}
-        """By run: its last beginning that was accepted or refused."""
-        self._refused: set[RunName] = set()
-        self._last: dict[tuple[RunName, str], int] = {}
-        """The number of clips at the last point that the server has."""
 
     def write(self, items: Sequence[Item]) -> None:
         waiting: dict[RunName, list[Any]] = {}
@@ -61,9 +54,7 @@ class MLflow(Tracker):
                 self._send(waiting, _MOST_METRICS)
             elif isinstance(item, Begin):
                 self._send(waiting, 1)
-                self._refused.discard(item.run)
-                self._offer(item.run, partial(self._begin, item))
-                self._begun[item.run] = item
+                self._offer_begin(item)
             else:
                 self._send(waiting, 1)
                 self._offer(item.run, partial(self._end, item))
@@ -84,19 +75,6 @@ class MLflow(Tracker):
         """Drop items before a beginning that was already accepted, or refused, when these items were last offered."""
         begun = {item.run: at for at, item in enumerate(items) if self._begun.get(item.run) is item}
         return [item for at, item in enumerate(items) if at > begun.get(item.run, -1)]
-
-    def _offer(self, run: RunName, call: Callable[[], object]) -> None:
-        """Call the server for a run, unless it has refused something of this run before. Raises errors that may
-        pass."""
-        if run in self._refused:
-            return
-        try:
-            call()
-        except Exception as error:
-            if _may_end(error):
-                raise
-            log.warning("mlflow: trainer %s of job %s is not tracked any more: %s", run.trainer, run.job, error)
-            self._refused.add(run)
 
     def _send(self, waiting: dict[RunName, list[Any]], least: int) -> None:
         """Send the points of each run that has at least this many."""
@@ -126,11 +104,9 @@ class MLflow(Tracker):
         return self._last[run, tag]
 
     def _begin(self, begin: Begin) -> None:
-        """Continue the server's run of this training, or create one."""
         from mlflow.entities import Param
 
         run = begin.run
-        self._last = {key: clips for key, clips in self._last.items() if key[0] != run}
         known = self._client.get_experiment_by_name(run.job)
         experiment = self._client.create_experiment(run.job) if known is None else known.experiment_id
         asked = f"tags.`{_OUTPUT}` = '{run.output}' and tags.`{_TRAINER}` = '{run.trainer}'"
@@ -145,12 +121,11 @@ class MLflow(Tracker):
         self._client.log_batch(made, params=[Param(name, value[:_LONGEST_VALUE]) for name, value in facts])
         self._ids[run] = made
 
+    @staticmethod
+    def _may_end(error: Exception) -> bool:
+        from mlflow.exceptions import MlflowException
 
-def _may_end(error: Exception) -> bool:
-    """Whether the server or the connection is at fault, and not the request."""
-    from mlflow.exceptions import MlflowException
-
-    if isinstance(error, MlflowException):
-        status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
-        return status >= 500 or status in _MAY_END
-    return isinstance(error, OSError)
+        if isinstance(error, MlflowException):
+            status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
+            return status >= 500 or status in _MAY_END
+        return isinstance(error, OSError)

@@ -16,7 +16,9 @@ import math
 import queue
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from essp_common.job.spec import JobSpec
@@ -89,6 +91,48 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Close files and connections."""
+
+
+class TrackingServer(Tracker):
+    """A tracker whose server may refuse a run: this is logged, and the run is skipped until it begins again."""
+
+    def __init__(self) -> None:
+        self._begun: dict[RunName, Begin] = {}
+        """By run: its last beginning that was accepted or refused."""
+        self._refused: set[RunName] = set()
+        self._last: dict[tuple[RunName, str], int] = {}
+        """The number of clips at the last point of each tag that the server has."""
+
+    @abstractmethod
+    def _begin(self, begin: Begin) -> None:
+        """Continue the server's run of this training, or create one."""
+
+    @staticmethod
+    @abstractmethod
+    def _may_end(error: Exception) -> bool:
+        """Whether the server or the connection is at fault, and not the request."""
+
+    def _offer_begin(self, begin: Begin) -> None:
+        self._refused.discard(begin.run)
+        self._last = {key: clips for key, clips in self._last.items() if key[0] != begin.run}
+        self._offer(begin.run, partial(self._begin, begin))
+        self._begun[begin.run] = begin
+
+    def _offer(self, run: RunName, call: Callable[[], object]) -> None:
+        """Call the server for a run, unless it has refused something of this run before. Raises errors that may
+        pass."""
+        if run in self._refused:
+            return
+        try:
+            call()
+        except Exception as error:
+            if self._may_end(error):
+                raise
+            log.warning("%s: trainer %s of job %s is not tracked any more: %s", self.name, run.trainer, run.job, error)
+            self._refuse(run)
+
+    def _refuse(self, run: RunName) -> None:
+        self._refused.add(run)
 
 
 class Tracking:

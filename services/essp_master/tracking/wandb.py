@@ -9,19 +9,16 @@ for W&B (`WANDB_API_KEY`, `WANDB_BASE_URL`, `WANDB_DIR`).
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.job.status import JobState
-from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, Tracker
-
-log = logging.getLogger(__name__)
+from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, TrackingServer
 
 _KEY = "essp_training"
 """In the configuration of a run: which training it is of."""
@@ -32,13 +29,14 @@ _OFFLINE = ("offline", "dryrun", "disabled")
 _PARTS = 2
 
 
-class WandB(Tracker):
+class WandB(TrackingServer):
     """Runs of one project."""
 
     name = "wandb"
 
     def __init__(self, project: str) -> None:
         """Raises `ConfigError` for what is not a project."""
+        super().__init__()
         require("ESSP_WANDB", "wandb")
         parts = project.split("/")
         if len(parts) > _PARTS or not all(part.strip() for part in parts):
@@ -49,11 +47,6 @@ class WandB(Tracker):
         self._entity: str | None = parts[0] if len(parts) > 1 else None
         self._project = parts[-1]
         self._runs: dict[RunName, Any] = {}
-        self._begun: dict[RunName, Begin] = {}
-        """By run: its last beginning that was accepted or refused."""
-        self._refused: set[RunName] = set()
-        self._last: dict[tuple[RunName, str], int] = {}
-        """The number of clips at the last point of each tag."""
 
     def write(self, items: Sequence[Item]) -> None:
         waiting: dict[tuple[RunName, int], dict[str, float]] = {}
@@ -66,9 +59,7 @@ class WandB(Tracker):
             if isinstance(item, End):
                 self._offer(item.run, partial(self._end, item))
             elif self._begun.get(item.run) is not item:
-                self._refused.discard(item.run)
-                self._offer(item.run, partial(self._begin, item))
-                self._begun[item.run] = item
+                self._offer_begin(item)
         self._send(waiting)
 
     def close(self) -> None:
@@ -86,18 +77,9 @@ class WandB(Tracker):
         self._runs[run].log({_CLIPS: clips, **values})
         self._last |= {(run, tag): clips for tag in values}
 
-    def _offer(self, run: RunName, call: Callable[[], object]) -> None:
-        """Do something for a run, unless something of it was refused before. Raises errors that may pass."""
-        if run in self._refused:
-            return
-        try:
-            call()
-        except Exception as error:
-            if _may_end(error):
-                raise
-            log.warning("wandb: trainer %s of job %s is not tracked any more: %s", run.trainer, run.job, error)
-            self._refused.add(run)
-            self._runs.pop(run, None)
+    def _refuse(self, run: RunName) -> None:
+        super()._refuse(run)
+        self._runs.pop(run, None)
 
     def _begin(self, begin: Begin) -> None:
         import wandb
@@ -105,7 +87,6 @@ class WandB(Tracker):
         run = begin.run
         if (before := self._runs.pop(run, None)) is not None:
             before.finish(quiet=True)
-        self._last = {key: clips for key, clips in self._last.items() if key[0] != run}
         key = hashlib.sha256(f"{run.output}\n{run.trainer}".encode()).hexdigest()[:16]
         known = None if begin.anew else self._found(key)
         opened = wandb.init(
@@ -154,9 +135,8 @@ class WandB(Tracker):
         if (run := self._runs.pop(end.run, None)) is not None:
             run.finish(exit_code=1 if end.state is JobState.FAILED else 0, quiet=True)
 
+    @staticmethod
+    def _may_end(error: Exception) -> bool:
+        from wandb.errors import CommError
 
-def _may_end(error: Exception) -> bool:
-    """Whether the server or the connection is at fault, and not the request."""
-    from wandb.errors import CommError
-
-    return isinstance(error, CommError | OSError)
+        return isinstance(error, CommError | OSError)

@@ -30,7 +30,7 @@ from essp_common.catalog.file import read_catalog
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.wiring import Stores
-from essp_engine.planning.plan import uniform
+from essp_engine.planning.even import Uniform
 from essp_engine.video.reader import Reader
 from tests.lanes import often
 
@@ -200,7 +200,7 @@ def test_the_bare_loops_make_the_frames_that_the_decoder_makes(catalog: Path, st
 
 def test_peers_are_asked_for_the_views_that_a_loader_gives(catalog: Path) -> None:
     view = read_catalog(*Stores(("file:///",)).resolve(f"file://{catalog}")).view("train")
-    plan = uniform(view, ClipSpec(frames=16), 10)
+    plan = Uniform(view, ClipSpec(frames=16), 10)
     asked = [clip.first_frame for row in view.rows for clip in views._clips(row, 1)]
     assert asked == [plan.clip(index).first_frame for index in range(len(plan))]
 

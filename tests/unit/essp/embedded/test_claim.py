@@ -29,7 +29,7 @@ HOLDER = """
 import sys
 from essp_common.wiring import Stores
 from essp.embedded.claim import Claim
-with Claim(sys.argv[1], Stores(("file:///",))):
+with Claim(Stores(("file:///",)).under(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -48,7 +48,7 @@ def held_by_another(uri: str) -> subprocess.Popen[str]:
 
 def of_elsewhere(uri: str) -> dict[str, object]:
     """This process's claim, as if it were of another machine or container."""
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine: dict[str, object] = json.loads(STORES.under(uri).get(numbered(layout.LOCKS, 1)))
     return mine | {"kernel": f"{mine['kernel']}0"}
 
@@ -63,11 +63,11 @@ def test_who_holds_an_output_is_named_until_it_has_ended(tmp_path: Path) -> None
     with held_by_another(uri) as process:
         with (
             pytest.raises(Conflict, match=rf"process {process.pid} on .*end it with: kill {process.pid}"),
-            Claim(uri, STORES),
+            Claim(STORES.under(uri)),
         ):
             pass
         process.communicate("")
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         pass
     assert not list(STORES.under(uri).list())
 
@@ -79,26 +79,26 @@ def test_what_a_killed_process_held_is_taken_over(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         # Its number stays taken until it is reaped, which nobody may have done yet.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with Claim(uri, STORES):
+        with Claim(STORES.under(uri)):
             assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
 
 def test_a_number_that_another_process_has_now_counts_as_gone(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
     STORES.under(uri).put(numbered(layout.LOCKS, 7), json.dumps(json.loads(mine) | {"began": "1"}).encode())
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 8)]
 
 
 def test_a_lock_names_one_process_and_not_whoever_has_its_number(tmp_path: Path) -> None:
     """The process that started this one lives, and began at another time."""
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = json.loads(STORES.under(uri).get(numbered(layout.LOCKS, 1)))
     STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(mine | {"pid": os.getppid(), "began": "-"}).encode())
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
 
@@ -106,12 +106,12 @@ def test_a_lock_names_one_process_and_not_whoever_has_its_number(tmp_path: Path)
 def test_a_stale_lock_hides_no_other(tmp_path: Path, stale: str) -> None:
     uri = f"file://{tmp_path}/run"
     store = STORES.under(uri)
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = store.get(numbered(layout.LOCKS, 1))
     ended = json.dumps(json.loads(mine) | {"began": "1"}).encode()
     store.put(numbered(layout.LOCKS, 1), b"{}" if stale == "names no process" else ended)
     store.put(numbered(layout.LOCKS, 2), mine)
-    with pytest.raises(Conflict, match="in use"), Claim(uri, STORES):
+    with pytest.raises(Conflict, match="in use"), Claim(STORES.under(uri)):
         pass
     assert [info.key for info in store.list()] == [numbered(layout.LOCKS, 1), numbered(layout.LOCKS, 2)]
 
@@ -127,7 +127,7 @@ def test_what_says_of_no_process_that_it_holds_an_output_is_waited_for_as_anothe
     changed = of_elsewhere(uri) | json.loads(odd) if b"pid" in odd else None
     STORES.under(uri).put(numbered(layout.LOCKS, 1), odd if changed is None else json.dumps(changed).encode())
     pauses: list[float] = []
-    with Claim(uri, STORES, pause=pauses.append):
+    with Claim(STORES.under(uri), pause=pauses.append):
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
     assert sum(pauses) == LEASE_S
 
@@ -140,7 +140,7 @@ def test_a_holder_elsewhere_counts_as_gone_when_it_was_silent_for_long(tmp_path:
     STORES.under(uri).put(numbered(layout.LOCKS, 7), json.dumps(silent).encode())
     said: list[str] = []
     pauses: list[float] = []
-    with Claim(uri, STORES, said.append, pauses.append) as claim:
+    with Claim(STORES.under(uri), said.append, pauses.append) as claim:
         assert claim.waited
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 8)]
     assert sum(pauses) == LEASE_S
@@ -163,7 +163,7 @@ def test_a_holder_elsewhere_that_gives_a_sign_of_life_keeps_its_output(tmp_path:
 
     with (
         pytest.raises(Conflict, match=r"in use by process .* on elsewhere, .*end it on elsewhere"),
-        Claim(uri, STORES, pause=pause),
+        Claim(STORES.under(uri), pause=pause),
     ):
         pass
     assert waited_s < LEASE_S
@@ -179,7 +179,7 @@ def test_a_holder_elsewhere_that_leaves_is_not_waited_for_any_longer(tmp_path: P
         pauses.append(seconds)
         STORES.under(uri).delete(numbered(layout.LOCKS, 1))
 
-    with Claim(uri, STORES, pause=pause):
+    with Claim(STORES.under(uri), pause=pause):
         assert len(pauses) == 1
 
 
@@ -192,7 +192,7 @@ def test_a_store_that_fails_while_a_holder_is_watched_makes_nobody_its_owner(
     def pause(_: float) -> None:
         monkeypatch.setattr(DirectoryStore, "list", unavailable)
 
-    with pytest.raises(Unavailable), Claim(uri, STORES, pause=pause):
+    with pytest.raises(Unavailable), Claim(STORES.under(uri), pause=pause):
         pass
     monkeypatch.undo()
     assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 1)]
@@ -203,7 +203,7 @@ def test_a_process_whose_beginning_is_hidden_is_not_taken_for_gone(
 ) -> None:
     """As another user's is where /proc is mounted with `hidepid`."""
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
     STORES.under(uri).put(numbered(layout.LOCKS, 1), mine)
     read = Path.read_text
@@ -215,14 +215,14 @@ def test_a_process_whose_beginning_is_hidden_is_not_taken_for_gone(
 
     monkeypatch.setattr(Path, "read_text", hidden)
     pauses: list[float] = []
-    with Claim(uri, STORES, pause=pauses.append):
+    with Claim(STORES.under(uri), pause=pauses.append):
         pass
     assert sum(pauses) == LEASE_S
 
 
 def test_a_holder_renews_its_claim_and_leaves_nothing(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES) as claim:
+    with Claim(STORES.under(uri)) as claim:
         for _ in range(9):
             claim.renew()
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, n) for n in (7, 8, 9, 10)]
@@ -232,7 +232,7 @@ def test_a_holder_renews_its_claim_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_holder_that_was_frozen_learns_that_it_was_taken_over(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES) as claim:
+    with Claim(STORES.under(uri)) as claim:
         taken = json.dumps(of_elsewhere(f"file://{tmp_path}/other") | {"host": "elsewhere"}).encode()
         STORES.under(uri).put(numbered(layout.LOCKS, 2), taken)
         STORES.under(uri).delete(numbered(layout.LOCKS, 1))
@@ -245,7 +245,7 @@ def test_a_holder_that_was_frozen_learns_that_it_was_taken_over(tmp_path: Path) 
 
 def test_an_output_that_was_removed_and_begun_anew_is_not_its_first_holder_s(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES) as claim:
+    with Claim(STORES.under(uri)) as claim:
         claim.renew()
         for number in (1, 2):
             STORES.under(uri).delete(numbered(layout.LOCKS, number))
@@ -268,7 +268,7 @@ def test_a_renewal_that_the_store_did_not_answer_is_known_as_its_own(
         put(store, key, data, if_absent=if_absent)
         raise Unavailable("no answer")
 
-    with Claim(uri, STORES) as claim:
+    with Claim(STORES.under(uri)) as claim:
         monkeypatch.setattr(DirectoryStore, "put", unanswered)
         with pytest.raises(Unavailable):
             claim.renew()
@@ -283,7 +283,7 @@ def test_a_claim_that_cannot_be_given_up_does_not_undo_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         monkeypatch.setattr(DirectoryStore, "delete", unavailable)
     monkeypatch.undo()
     assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 1)]
@@ -293,7 +293,7 @@ def test_a_listing_that_a_take_over_has_overtaken_lets_nobody_else_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
     STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
     with ExitStack() as stack:
@@ -301,18 +301,19 @@ def test_a_listing_that_a_take_over_has_overtaken_lets_nobody_else_in(
 
         def overtaken(store: DirectoryStore, prefix: str = "") -> Iterator[ObjectInfo]:
             monkeypatch.setattr(DirectoryStore, "list", listing)
-            stack.enter_context(Claim(uri, STORES))  # writes 2 behind the place of the listing, deletes 1 before it
+            # writes 2 behind the place of the listing, deletes 1 before it
+            stack.enter_context(Claim(STORES.under(uri)))
             return iter([])
 
         monkeypatch.setattr(DirectoryStore, "list", overtaken)
-        with pytest.raises(Conflict, match="in use"), Claim(uri, STORES):
+        with pytest.raises(Conflict, match="in use"), Claim(STORES.under(uri)):
             pass
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
 
 def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
-    with Claim(uri, STORES):
+    with Claim(STORES.under(uri)):
         mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
     STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
     outcomes: list[str] = []
@@ -326,7 +327,7 @@ def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> N
     def contend() -> None:
         start.wait()
         try:
-            with Claim(uri, STORES):
+            with Claim(STORES.under(uri)):
                 came_to("entered")
                 leave.wait(LONGEST_S)
         except Exception as error:  # noqa: BLE001  nobody is to wait for it
@@ -342,5 +343,5 @@ def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> N
 
 def test_a_file_in_the_way_is_said_and_not_tried_for_ever(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"notes")
-    with pytest.raises(Conflict, match="part of its path is an object"), Claim(f"file://{tmp_path}/out", STORES):
+    with pytest.raises(Conflict, match="part of its path is an object"), Claim(STORES.under(f"file://{tmp_path}/out")):
         pass

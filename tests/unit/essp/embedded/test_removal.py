@@ -91,7 +91,7 @@ def test_no_job_that_another_one_stands_on_is_removed(tmp_path: Path) -> None:
 def test_no_output_in_use_is_removed(tmp_path: Path) -> None:
     output = run_in(tmp_path / "runs", "first")
     before = files_in(output)
-    with Claim(f"file://{output}", STORES), pytest.raises(Conflict, match=f"kill {os.getpid()}"):
+    with Claim(STORES.under(f"file://{output}")), pytest.raises(Conflict, match=f"kill {os.getpid()}"):
         essp("job", "rm", str(output), "--yes")
     assert files_in(output) == before
 

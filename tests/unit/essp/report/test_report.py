@@ -38,7 +38,7 @@ def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: P
         f"report/{name}" for name in ("report.html", "loss.png", "accuracy.png", "confusion.png", "samples.png")
     }
     first = {key: job.store.get(key) for key in keys}
-    assert write_report(job.store, STORES) == f"{job.spec.output}/report/report.html"
+    assert write_report(job.store, STORES).page == f"{job.spec.output}/report/report.html"
     assert {key: job.store.get(key) for key in keys} == first, "made again, it is the same"
 
 

@@ -28,7 +28,8 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.objects import tables
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Video
 from essp_common.wiring import open_store
-from essp_engine.planning.plan import class_balanced, seek_to
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.plan import seek_to
 from tests.harness.catalog_rows import row
 
 
@@ -227,7 +228,7 @@ def test_any_row_is_refused_or_can_be_planned(changes: dict[str, Any]) -> None:
         except ConfigError as error:
             assert "column" in str(error)  # noqa: PT017
             return
-    clip = class_balanced(view, ClipSpec(frames=3), 5, 0, TRAIN, 0).clip(4)
+    clip = ClassBalanced(view, ClipSpec(frames=3), 5, 0, TRAIN, 0).clip(4)
     video = view.rows[clip.video]
     seed = Seed(first_frame=clip.first_frame, last_frame=video.last_frame)
     seek_to(video, clip.first_frame, seed.seek)

@@ -13,8 +13,10 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Seek
+from essp_engine.planning.class_balanced import ClassBalanced
 from essp_engine.planning.decode_cost import DecodeCost, decode_cost
-from essp_engine.planning.plan import class_balanced, pooled, seek_to
+from essp_engine.planning.plan import seek_to
+from essp_engine.planning.pooled import Pooled
 from essp_engine.planning.work_units import units_of
 from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.reader import _runs
@@ -37,7 +39,7 @@ def with_keyframes(every: int, videos: int = 40, frames: int = 200) -> CatalogVi
 def test_it_counts_what_the_reader_decodes(every: int, most: int, seed: int) -> None:
     """By the forward runs that the reader makes of the same work units."""
     view = with_keyframes(every)
-    plan = pooled(view, CLIP, 96, seed, TRAIN, 0, 4, 32)
+    plan = Pooled(view, CLIP, 96, seed, TRAIN, 0, 4, 32)
     passes = frames = alone = 0
     for unit in plan.units(0, 96):
         for part in units_of(unit, most, together=True):
@@ -63,7 +65,7 @@ def test_it_counts_what_is_decoded_of_frames_chosen_by_time(every: int, most: in
     """Also where the reader skips groups of pictures within a clip."""
     rows = [replace(row, fps=30.0) for row in with_keyframes(every, videos=3).rows]
     view, clip = Catalog(tuple(rows)).view(None), ClipSpec.model_validate({"frames": 4, **how})
-    plan = pooled(view, clip, 32, 1, TRAIN, 0, 4, 32)
+    plan = Pooled(view, clip, 32, 1, TRAIN, 0, 4, 32)
     frames = alone = 0
     for unit in plan.units(0, 32):
         for part in units_of(unit, most, together=True):
@@ -83,17 +85,17 @@ def _decoded(run: object) -> int:
 def test_visits_save_where_keyframes_are_far_apart(every: int, least: float, most: float) -> None:
     """Eight clips of a visit pass the same frames; where every frame is a keyframe, hardly any is passed twice."""
     view = with_keyframes(every, videos=2000)
-    cost = decode_cost(pooled(view, CLIP, 4096, 0, TRAIN, 0, 8, 512), view, 512, 32)
+    cost = decode_cost(Pooled(view, CLIP, 4096, 0, TRAIN, 0, 8, 512), view, 512, 32)
     assert least <= cost.times_less <= most
     assert 7.0 < cost.clips_per_pass <= 8.4
-    single = decode_cost(class_balanced(view, CLIP, 4096, 0, TRAIN, 0), view, 0, 32)
+    single = decode_cost(ClassBalanced(view, CLIP, 4096, 0, TRAIN, 0), view, 0, 32)
     assert single.times_less < 1.01
     assert single.clips_per_pass < 1.01
 
 
 def test_a_file_without_keyframes_is_read_from_its_start() -> None:
     view = view_of({"a": [100]})
-    plan = pooled(view, ClipSpec(frames=1), 8, 0, TRAIN, 0, 8, 8)
+    plan = Pooled(view, ClipSpec(frames=1), 8, 0, TRAIN, 0, 8, 8)
     starts = [plan.clip(index).first_frame for index in range(8)]
     cost = decode_cost(plan, view, 8, 32)
     assert (cost.frames_alone, cost.frames) == (sum(start + 1 for start in starts), max(starts) + 1)

@@ -15,7 +15,8 @@ from essp_common.job.data_spec import SamplingSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT
 from essp_engine.planning import even
-from essp_engine.planning.plan import dense, plan_of, uniform
+from essp_engine.planning.even import Dense, Uniform
+from essp_engine.planning.plan import plan_of
 from tests.harness.plans import row, view_of
 from tests.harness.refused import Refusal, refused
 
@@ -30,7 +31,7 @@ def test_no_clip_begins_later_than_it_may(
     videos: list[tuple[int, float]], frames: int, every_s: float, locality: int
 ) -> None:
     rows = [replace(row(f"a/{i:02}", length), fps=fps) for i, (length, fps) in enumerate(videos)]
-    plan = dense(Catalog(rows).view(None), ClipSpec(frames=frames), every_s, locality)
+    plan = Dense(Catalog(rows).view(None), ClipSpec(frames=frames), every_s, locality)
     clips = [plan.clip(index) for index in range(len(plan))]
     assert sorted(chain.from_iterable(plan.units(0, len(plan)))) == clips, "one by one, or many at once"
     assert [clip.index for clip in clips] == list(range(len(plan)))
@@ -48,8 +49,8 @@ def test_no_clip_begins_later_than_it_may(
 
 def test_videos_of_one_length_have_the_clips_of_a_uniform_plan() -> None:
     view = view_of({"a": [110, 110]})
-    few = dense(view, ClipSpec(frames=11), every_s=1.0)  # 100 places at 25 frames a second
-    same = uniform(view, ClipSpec(frames=11), 4)
+    few = Dense(view, ClipSpec(frames=11), every_s=1.0)  # 100 places at 25 frames a second
+    same = Uniform(view, ClipSpec(frames=11), 4)
     assert [few.clip(i) for i in range(len(few))] == [same.clip(i) for i in range(len(same))]
 
 
@@ -68,7 +69,7 @@ def test_more_clips_than_a_job_may_have_are_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(even, "MOST_CLIPS", 40)
     view = Catalog([replace(row("a/hour", 3600), fps=25.0)]).view(None)
     with refused("sampling.every_s", "range"):
-        dense(view, ClipSpec(frames=16), 0.5)
+        Dense(view, ClipSpec(frames=16), 0.5)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_engine.planning.decode_cost import decode_cost
+from essp_engine.planning.exhaustive import Exhaustive
 from essp_engine.planning.permutation import Permutation
-from essp_engine.planning.plan import exhaustive, plan_of
+from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan, PlannedClip
 from tests.harness.plans import chi_square, row, view_of
 from tests.harness.refused import Refusal, refused
@@ -42,7 +43,7 @@ def plan(
     size: int | None = None,
 ) -> Plan:
     """A window holds so many visits."""
-    return exhaustive(view, CLIP, size, seed, TRAIN, epoch, step, per_visit, per_visit * visits)
+    return Exhaustive(view, CLIP, size, seed, TRAIN, epoch, step, per_visit, per_visit * visits)
 
 
 def clips_of(made: Plan) -> list[PlannedClip]:
@@ -95,7 +96,7 @@ def test_shorter_or_longer_epochs_go_on_where_the_one_before_stopped(
 def test_frames_are_all_in_some_clip_where_steps_are_no_longer_than_clips(first: int, length: int) -> None:
     view = Catalog((row("a/x", length, first),)).view(None)
     clip = ClipSpec(frames=5)
-    made = exhaustive(view, clip, None, 0, TRAIN, 0, 5, 2, 8)
+    made = Exhaustive(view, clip, None, 0, TRAIN, 0, 5, 2, 8)
     seen = {frame for one in clips_of(made) for frame in range(one.first_frame, one.first_frame + 5)}
     assert seen == set(range(first, first + length))
 

@@ -15,8 +15,10 @@ from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MixSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
-from essp_engine.planning.plan import class_balanced, plan_of, pooled
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan
+from essp_engine.planning.pooled import Pooled
 from tests.harness.plans import chi_square, row
 from tests.harness.refused import refused
 
@@ -42,7 +44,7 @@ def cells(plan: Plan, videos: CatalogView) -> Counter[str]:
 
 def test_sources_are_drawn_by_share_and_their_classes_evenly() -> None:
     videos = view()
-    plan = class_balanced(videos, ClipSpec(), 20_000, 7, TRAIN, 0, mix=MIX)
+    plan = ClassBalanced(videos, ClipSpec(), 20_000, 7, TRAIN, 0, mix=MIX)
     found = cells(plan, videos)
     assert abs(sum(found[name] for name in found if name.startswith("robots")) - 15_000) < 4 * (20_000 * 3 / 16) ** 0.5
     for source, classes in CLASSES.items():
@@ -59,8 +61,8 @@ def test_a_clip_is_the_same_alone_and_among_others(seed: int, epoch: int, attemp
 
         def made(per_visit: int = clips_per_visit) -> Plan:
             if per_visit:
-                return pooled(videos, ClipSpec(), 60, seed, TRAIN, epoch, per_visit, 16, MIX)
-            return class_balanced(videos, ClipSpec(), 60, seed, TRAIN, epoch, mix=MIX)
+                return Pooled(videos, ClipSpec(), 60, seed, TRAIN, epoch, per_visit, 16, MIX)
+            return ClassBalanced(videos, ClipSpec(), 60, seed, TRAIN, epoch, mix=MIX)
 
         alone = made()
         assert sorted(chain.from_iterable(made().units(0, 60))) == [alone.clip(index) for index in range(60)]
@@ -75,7 +77,7 @@ def test_a_clip_is_the_same_alone_and_among_others(seed: int, epoch: int, attemp
 
 def test_a_replacement_is_of_the_same_class_and_source() -> None:
     videos = view({"robots": {"push": 1}, "web": {"push": 50}})
-    plan = class_balanced(videos, ClipSpec(), 20, 0, TRAIN, 0, mix=MIX)
+    plan = ClassBalanced(videos, ClipSpec(), 20, 0, TRAIN, 0, mix=MIX)
     index = next(i for i in range(20) if videos.rows.text("id", plan.clip(i).video).startswith("robots"))
     with pytest.raises(LookupError, match="class 'push' of 'robots' has no other video"):
         plan.clip(index, 1)
@@ -102,4 +104,4 @@ def test_only_training_mixes() -> None:
 )
 def test_a_mix_that_does_not_fit_the_videos_is_refused(mix: dict[str, object], field: str, code: str) -> None:
     with refused(field, code):
-        class_balanced(view(), ClipSpec(), 10, 0, TRAIN, 0, mix=MixSpec.model_validate(mix))
+        ClassBalanced(view(), ClipSpec(), 10, 0, TRAIN, 0, mix=MixSpec.model_validate(mix))

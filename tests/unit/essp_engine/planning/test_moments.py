@@ -12,8 +12,8 @@ from essp_common.catalog.events import check_one_view, of_views, views_of
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.clip_spec import ClipSpec
+from essp_engine.planning.even import Uniform
 from essp_engine.planning.moments import Moments
-from essp_engine.planning.plan import uniform
 from essp_engine.video.clock import pack
 from tests.harness.refused import refused
 
@@ -67,7 +67,7 @@ def test_clips_are_drawn_from_the_time_that_all_views_show() -> None:
     assert (view.first_frame.tolist(), view.length.tolist()) == ([40], [100])
     clip = ClipSpec.model_validate({"frames": 3, "stride": 4, "views": {"l": {}, "r": {"frames": 2, "stride": 10}}})
     assert (clip.span, clip.reach) == (9, 11)
-    plan, moments = uniform(view, clip, 90), Moments(view, clip)
+    plan, moments = Uniform(view, clip, 90), Moments(view, clip)
     firsts = [plan.clip(index).first_frame for index in range(len(plan))]
     assert (firsts[0], firsts[-1]) == (42, 131), "two frames are left for the longer clip of the other view"
     assert moments.frames(0, 42) == [[0, 5]]

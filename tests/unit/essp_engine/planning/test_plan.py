@@ -21,18 +21,12 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
-from essp_engine.planning.plan import (
-    class_balanced,
-    dense,
-    empty_classes,
-    exhaustive,
-    plan_of,
-    pooled,
-    round_robin,
-    seek_to,
-    uniform,
-)
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.even import Dense, RoundRobin, Uniform
+from essp_engine.planning.exhaustive import Exhaustive
+from essp_engine.planning.plan import empty_classes, plan_of, seek_to
 from essp_engine.planning.planned_clip import Plan, PlannedClip
+from essp_engine.planning.pooled import Pooled
 from tests.harness.plans import chi_square, row, view_of
 
 T = TypeVar("T")
@@ -86,7 +80,7 @@ def test_the_order_of_existing_jobs_never_changes() -> None:
     """Whoever changes these numbers changes the result of every job that was run before."""
     view = view_of({"a": [50, 60, 70], "b": [80], "c": [90, 9]})
     clip = ClipSpec(frames=8, stride=2)
-    plan = class_balanced(view, clip, 1000, seed=42, purpose=TRAIN, epoch=3)
+    plan = ClassBalanced(view, clip, 1000, seed=42, purpose=TRAIN, epoch=3)
     found = [(c.class_id, c.video, c.first_frame) for c in map(plan.clip, (0, 1, 2, 63, 64, 999))]
     assert found == PINNED
     again = plan.clip(0, attempt=2)
@@ -96,14 +90,14 @@ def test_the_order_of_existing_jobs_never_changes() -> None:
 def test_classes_are_drawn_evenly_however_many_videos_they_have() -> None:
     """Chi-square with 9 degrees of freedom stays below 27.9 (p = 0.001); the draw is fixed, so this never flickers."""
     view = view_of({f"c{n}": [100] * (1 + 7 * n) for n in range(10)})
-    plan = class_balanced(view, ClipSpec(), 20_000, seed=7, purpose=TRAIN, epoch=0)
+    plan = ClassBalanced(view, ClipSpec(), 20_000, seed=7, purpose=TRAIN, epoch=0)
     counts = Counter(plan.clip(i).class_id for i in range(len(plan)))
     assert chi_square(counts, range(10), len(plan)) < 27.9
 
 
 def test_videos_and_offsets_are_drawn_evenly() -> None:
     view = view_of({"a": [20] * 10})
-    plan = class_balanced(view, ClipSpec(frames=11), 20_000, seed=1, purpose=TRAIN, epoch=0)
+    plan = ClassBalanced(view, ClipSpec(frames=11), 20_000, seed=1, purpose=TRAIN, epoch=0)
     clips = [plan.clip(i) for i in range(len(plan))]
     assert chi_square(Counter(c.video for c in clips), range(10), len(plan)) < 27.9
     assert chi_square(Counter(c.first_frame for c in clips), range(10), len(plan)) < 27.9
@@ -115,7 +109,7 @@ def test_videos_and_offsets_are_drawn_evenly() -> None:
 
 def test_replacements_are_drawn_evenly_and_apart_from_their_offset() -> None:
     view = view_of({"a": [20] * 11})
-    plan = class_balanced(view, ClipSpec(frames=11), 20_000, seed=1, purpose=TRAIN, epoch=0)
+    plan = ClassBalanced(view, ClipSpec(frames=11), 20_000, seed=1, purpose=TRAIN, epoch=0)
     clips = [(plan.clip(i), plan.clip(i, 1)) for i in range(len(plan))]
     steps = Counter(((second.video - first.video) % 11, second.first_frame) for first, second in clips)
     assert chi_square(steps, [(v, f) for v in range(1, 11) for f in range(10)], len(plan)) < 148.2
@@ -126,9 +120,9 @@ def test_clips_do_not_depend_on_who_asks_or_in_which_order(seed: int, epoch: int
     """Four workers with plans of their own, asking in any order, see what one sees that goes through in order."""
     view = view_of({"a": [30] * 5, "b": [40] * 3})
     clip = ClipSpec(frames=4)
-    alone = class_balanced(view, clip, 200, seed, TRAIN, epoch)
+    alone = ClassBalanced(view, clip, 200, seed, TRAIN, epoch)
     expected = [alone.clip(i) for i in range(200)]
-    workers = [class_balanced(view, clip, 200, seed, TRAIN, epoch) for _ in range(4)]
+    workers = [ClassBalanced(view, clip, 200, seed, TRAIN, epoch) for _ in range(4)]
     order = list(range(200))
     shuffler.shuffle(order)
     found = {index: workers[place % 4].clip(index) for place, index in enumerate(order)}
@@ -138,7 +132,7 @@ def test_clips_do_not_depend_on_who_asks_or_in_which_order(seed: int, epoch: int
 def test_the_order_of_the_catalogs_rows_makes_no_difference() -> None:
     rows = [row(f"{c}/{n}", 50 + n) for c in "abc" for n in range(5)]
     forth, back = (Catalog(tuple(r)).view("train") for r in (rows, rows[::-1]))
-    plans = [class_balanced(view, ClipSpec(), 50, 3, TRAIN, 0) for view in (forth, back)]
+    plans = [ClassBalanced(view, ClipSpec(), 50, 3, TRAIN, 0) for view in (forth, back)]
     assert [plans[0].clip(i) for i in range(50)] == [plans[1].clip(i) for i in range(50)]
     assert [r.id for r in forth.rows] == [r.id for r in back.rows]
 
@@ -147,7 +141,7 @@ def test_epochs_purposes_and_seeds_differ() -> None:
     view = view_of({"a": [100] * 50, "b": [100] * 50})
     cases = [(0, TRAIN, 0), (0, TRAIN, 1), (0, VALIDATION, 0), (1, TRAIN, 0), (2**63 - 1, TRAIN, 2**32 - 1)]
     orders = {
-        tuple(class_balanced(view, ClipSpec(), 30, seed, purpose, epoch).clip(i).video for i in range(30))
+        tuple(ClassBalanced(view, ClipSpec(), 30, seed, purpose, epoch).clip(i).video for i in range(30))
         for seed, purpose, epoch in cases
     }
     assert len(orders) == len(cases)
@@ -166,7 +160,7 @@ def test_any_index_costs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = []
     for index in (0, 10**15 - 1):
         made.clear()
-        class_balanced(view_of({"a": [99] * 9}), ClipSpec(), 10**15, 0, TRAIN, 0).clip(index)
+        ClassBalanced(view_of({"a": [99] * 9}), ClipSpec(), 10**15, 0, TRAIN, 0).clip(index)
         costs.append(sum(made))
     assert costs[0] == costs[1] <= 64 * WORDS
 
@@ -181,9 +175,9 @@ def test_every_clip_fits_its_video(counts: dict[str, list[int]], clip: ClipSpec,
     view = view_of(counts)
     span = (clip.frames - 1) * clip.stride + 1
     plans = [
-        class_balanced(view, clip, 40, seed, TRAIN, 0),
-        uniform(view, clip, per_video),
-        round_robin(view, clip, per_video, 40, epoch=2),
+        ClassBalanced(view, clip, 40, seed, TRAIN, 0),
+        Uniform(view, clip, per_video),
+        RoundRobin(view, clip, per_video, 40, epoch=2),
     ]
     for planned in (plan.clip(i) for plan in plans for i in range(len(plan))):
         video = view.rows[planned.video]
@@ -198,7 +192,7 @@ def test_every_clip_fits_its_video(counts: dict[str, list[int]], clip: ClipSpec,
 @given(st.integers(0, 500), st.integers(1, 30), st.integers(0, 99))
 def test_clips_stay_within_their_segment(first: int, frames: int, seed: int) -> None:
     view = Catalog((row("a/x#1", frames, first),)).view("train")
-    for plan in (class_balanced(view, ClipSpec(frames=10), 20, seed, TRAIN, 0), uniform(view, ClipSpec(frames=10), 3)):
+    for plan in (ClassBalanced(view, ClipSpec(frames=10), 20, seed, TRAIN, 0), Uniform(view, ClipSpec(frames=10), 3)):
         starts = [plan.clip(i).first_frame for i in range(len(plan))]
         assert min(starts) >= first
         assert max(starts) <= max(first, first + frames - 10)
@@ -208,7 +202,7 @@ def test_clips_stay_within_their_segment(first: int, frames: int, seed: int) -> 
 def test_replacements_are_other_videos_of_the_class(all_lengths: dict[str, list[int]], seed: int, index: int) -> None:
     """Each video of the class comes once, then there is none left."""
     view = view_of(all_lengths)
-    plan = class_balanced(view, ClipSpec(frames=2), 40, seed, TRAIN, 0)
+    plan = ClassBalanced(view, ClipSpec(frames=2), 40, seed, TRAIN, 0)
     class_id = plan.clip(index).class_id
     count = len(view.by_class[class_id])
     tried = [plan.clip(index, attempt) for attempt in range(count)]
@@ -220,12 +214,12 @@ def test_replacements_are_other_videos_of_the_class(all_lengths: dict[str, list[
 
 def test_evaluation_has_no_replacements() -> None:
     with pytest.raises(LookupError):
-        uniform(view_of({"a": [20, 20]}), ClipSpec(), 2).clip(0, attempt=1)
+        Uniform(view_of({"a": [20, 20]}), ClipSpec(), 2).clip(0, attempt=1)
 
 
 def test_uniform_takes_the_middle_of_even_segments_in_time_order() -> None:
     view = view_of({"a": [100], "b": [11, 5]})
-    plan = uniform(view, ClipSpec(frames=11), 3)
+    plan = Uniform(view, ClipSpec(frames=11), 3)
     found = [(plan.clip(i).video, plan.clip(i).first_frame) for i in range(len(plan))]
     assert found == [(0, 15), (0, 45), (0, 75), (1, 0), (1, 0), (1, 0), (2, 0), (2, 0), (2, 0)]
 
@@ -233,7 +227,7 @@ def test_uniform_takes_the_middle_of_even_segments_in_time_order() -> None:
 def test_round_robin_goes_on_in_the_next_epoch() -> None:
     view = view_of({"a": [100, 100], "b": [100]})
     clips = [
-        plan.clip(i) for epoch in range(3) for plan in [round_robin(view, ClipSpec(), 2, 2, epoch)] for i in range(2)
+        plan.clip(i) for epoch in range(3) for plan in [RoundRobin(view, ClipSpec(), 2, 2, epoch)] for i in range(2)
     ]
     assert [c.video for c in clips] == [0, 1, 2, 0, 1, 2]
     assert [c.first_frame for c in clips] == [22, 22, 22, 67, 67, 67]
@@ -242,11 +236,11 @@ def test_round_robin_goes_on_in_the_next_epoch() -> None:
 def test_indices_outside_the_plan_are_refused() -> None:
     view, clip = view_of({"a": [20]}), ClipSpec()
     plans = [
-        class_balanced(view, clip, 5, 0, TRAIN, 0),
-        pooled(view, clip, 5, 0, TRAIN, 0, 2, 4),
-        exhaustive(view, clip, 5, 0, TRAIN, 0, 1, 2, 4),
-        dense(view, clip, 0.1),
-        round_robin(view, clip, 2, 5, 0),
+        ClassBalanced(view, clip, 5, 0, TRAIN, 0),
+        Pooled(view, clip, 5, 0, TRAIN, 0, 2, 4),
+        Exhaustive(view, clip, 5, 0, TRAIN, 0, 1, 2, 4),
+        Dense(view, clip, 0.1),
+        RoundRobin(view, clip, 2, 5, 0),
     ]
     for plan in plans:
         for index in (-1, len(plan)):
@@ -257,21 +251,21 @@ def test_indices_outside_the_plan_are_refused() -> None:
 def test_classes_without_usable_videos_are_left_out_and_named() -> None:
     rows = (row("a/1"), row("b/1", error="damaged: no"), row("c/1"))
     view = Catalog(rows).view("train")
-    plan = class_balanced(view, ClipSpec(), 50, 0, TRAIN, 0)
+    plan = ClassBalanced(view, ClipSpec(), 50, 0, TRAIN, 0)
     assert {plan.clip(i).class_id for i in range(50)} == {0, 2}
     assert empty_classes(view) == ("b",)
 
 
 def test_nothing_to_draw_from_is_said_plainly() -> None:
     with pytest.raises(ConfigError, match="no usable video"):
-        class_balanced(Catalog(()).view("train"), ClipSpec(), 1, 0, TRAIN, 0)
+        ClassBalanced(Catalog(()).view("train"), ClipSpec(), 1, 0, TRAIN, 0)
 
 
 @given(st.integers(1, 40), st.integers(0, 150), st.integers(0, 150), st.integers(0, 2**32))
 def test_locality_moves_clips_only_within_their_window(window: int, start: int, stop: int, seed: int) -> None:
     view = view_of({"a": [50] * 3, "b": [50] * 2})
-    near = class_balanced(view, ClipSpec(), 150, seed, TRAIN, 0, locality=window)
-    far = class_balanced(view, ClipSpec(), 150, seed, TRAIN, 0)
+    near = ClassBalanced(view, ClipSpec(), 150, seed, TRAIN, 0, locality=window)
+    far = ClassBalanced(view, ClipSpec(), 150, seed, TRAIN, 0)
     issued = [clip for unit in near.units(start, stop) for clip in unit]
     assert sorted(issued, key=lambda clip: clip.index) == [far.clip(i) for i in range(start, stop)]
     windows = [clip.index // window for clip in issued]
@@ -285,7 +279,7 @@ def test_batches_are_as_mixed_with_locality_as_without() -> None:
     """What is decoded together is not trained together: consumers take clips in index order."""
     videos, window, batch = 60, 256, 16
     view = view_of({"a": [100] * (videos // 2), "b": [100] * (videos // 2)})
-    near = class_balanced(view, ClipSpec(), 20 * window, 3, TRAIN, 0, locality=window)
+    near = ClassBalanced(view, ClipSpec(), 20 * window, 3, TRAIN, 0, locality=window)
     issued = [clip for unit in near.units(0, len(near)) for clip in unit]
     trained = sorted(issued, key=lambda clip: clip.index)
     assert _repeats(issued, 1) > 0.7, "seeds of a video are issued one after the other"
@@ -313,7 +307,7 @@ def _autocorrelation(clips: list[PlannedClip], distance: int) -> float:
 
 
 def test_units_without_locality_are_runs_of_one_video_in_index_order() -> None:
-    plan = uniform(view_of({"a": [100, 100]}), ClipSpec(), 3)
+    plan = Uniform(view_of({"a": [100, 100]}), ClipSpec(), 3)
     assert [[c.index for c in unit] for unit in plan.units(1, 6)] == [[1, 2], [3, 4, 5]]
 
 
@@ -321,9 +315,9 @@ def test_a_job_gets_the_plan_its_sampling_says() -> None:
     view = view_of({"a": [100, 100], "b": [100]})
     drawn, walked = SamplingSpec(seed=5, clips_per_epoch=7), SamplingSpec(kind="uniform")
     training = plan_of(view, ClipSpec(), drawn, TRAIN, 1)
-    assert clips(training) == clips(class_balanced(view, ClipSpec(), 7, 5, TRAIN, 1))
-    assert clips(plan_of(view, ClipSpec(), walked, TRAIN, 1)) == clips(round_robin(view, ClipSpec(), 3, 3, 1))
-    assert clips(plan_of(view, ClipSpec(), drawn, TEST, 0)) == clips(uniform(view, ClipSpec(), 3))
+    assert clips(training) == clips(ClassBalanced(view, ClipSpec(), 7, 5, TRAIN, 1))
+    assert clips(plan_of(view, ClipSpec(), walked, TRAIN, 1)) == clips(RoundRobin(view, ClipSpec(), 3, 3, 1))
+    assert clips(plan_of(view, ClipSpec(), drawn, TEST, 0)) == clips(Uniform(view, ClipSpec(), 3))
 
 
 def clips(plan: Plan) -> list[PlannedClip]:

@@ -19,8 +19,10 @@ from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_engine.planning import class_balanced as class_balanced_module
 from essp_engine.planning import pooled as pooled_module
-from essp_engine.planning.plan import class_balanced, plan_of, pooled
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan, PlannedClip
+from essp_engine.planning.pooled import Pooled
 from tests.harness.plans import chi_square, view_of
 from tests.harness.refused import Refusal, refused
 
@@ -32,7 +34,7 @@ seeds = st.integers(0, 2**63 - 1)
 
 def plan(view: CatalogView, size: int, per_visit: int, visits: int, seed: int = 0, epoch: int = 0) -> Plan:
     """`size` clips; a window holds so many visits."""
-    return pooled(view, CLIP, size, seed, TRAIN, epoch, per_visit, per_visit * visits)
+    return Pooled(view, CLIP, size, seed, TRAIN, epoch, per_visit, per_visit * visits)
 
 
 def clips_of(made: Plan) -> list[PlannedClip]:
@@ -41,13 +43,13 @@ def clips_of(made: Plan) -> list[PlannedClip]:
 
 def visited(view: CatalogView, count: int, seed: int = 0, epoch: int = 0) -> list[int]:
     """The videos of the first visits: those that `class_balanced` draws."""
-    return [clip.video for clip in clips_of(class_balanced(view, CLIP, count, seed, TRAIN, epoch))]
+    return [clip.video for clip in clips_of(ClassBalanced(view, CLIP, count, seed, TRAIN, epoch))]
 
 
 @given(seeds, st.integers(0, 9), st.integers(1, 60), st.integers(1, 200))
 def test_one_clip_a_visit_is_class_balanced(seed: int, epoch: int, window: int, size: int) -> None:
     view = view_of({"a": [30] * 5, "b": [40, 50], "c": [3]})
-    one, other = plan(view, size, 1, window, seed, epoch), class_balanced(view, CLIP, size, seed, TRAIN, epoch)
+    one, other = plan(view, size, 1, window, seed, epoch), ClassBalanced(view, CLIP, size, seed, TRAIN, epoch)
     assert clips_of(one) == clips_of(other)
     assert one.clip(0, 0) == other.clip(0, 0)
     again = [made.clip(index, 1) for made in (one, other) for index in range(size) if made.clip(index).class_id == 0]
@@ -204,4 +206,4 @@ def test_what_is_stored_of_any_kind_can_be_read_again() -> None:
 
 def test_a_window_that_visits_do_not_fill_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be divided"):
-        pooled(MANY, CLIP, 10, 0, TRAIN, 0, 4, 10)
+        Pooled(MANY, CLIP, 10, 0, TRAIN, 0, 4, 10)

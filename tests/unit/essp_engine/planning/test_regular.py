@@ -14,8 +14,9 @@ from essp_common.job.data_spec import SamplingSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT
 from essp_engine.planning import even
+from essp_engine.planning.even import Regular
 from essp_engine.planning.phases import Phases
-from essp_engine.planning.plan import plan_of, regular
+from essp_engine.planning.plan import plan_of
 from tests.harness.plans import row, view_of
 from tests.harness.refused import refused
 
@@ -27,7 +28,7 @@ from tests.harness.refused import refused
 )
 def test_every_place_that_fits_is_taken_once(videos: list[tuple[int, int]], frames: int, apart: int) -> None:
     rows = [row(f"a/{i:04}", length, first) for i, (length, first) in enumerate(videos)]
-    plan = regular(Catalog(rows).view(None), ClipSpec(frames=frames), every_frames=apart)
+    plan = Regular(Catalog(rows).view(None), ClipSpec(frames=frames), every_frames=apart)
     expected = [
         (number, first + start)
         for number, (length, first) in enumerate(videos)
@@ -40,7 +41,7 @@ def test_every_place_that_fits_is_taken_once(videos: list[tuple[int, int]], fram
 
 def test_seconds_are_counted_at_the_rate_of_each_video() -> None:
     rows = [replace(row("a/1", 100), fps=25.0), replace(row("a/2", 100), fps=30000 / 1001), row("a/3", 30)]
-    plan = regular(Catalog(rows).view(None), ClipSpec(frames=1), every_s=1.0)
+    plan = Regular(Catalog(rows).view(None), ClipSpec(frames=1), every_s=1.0)
     starts: dict[int, list[int]] = {}
     for index in range(len(plan)):
         starts.setdefault(plan.clip(index).video, []).append(plan.clip(index).first_frame)
@@ -61,7 +62,7 @@ def test_a_job_that_extracts_takes_seconds_exactly_and_a_prediction_evenly() -> 
 
 def test_more_clips_than_a_job_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     view = view_of({"a": [100, 100]})
-    assert len(regular(view, ClipSpec(frames=1), every_frames=1)) == 200
+    assert len(Regular(view, ClipSpec(frames=1), every_frames=1)) == 200
     monkeypatch.setattr(even, "MOST_CLIPS", 199)
     with refused("sampling.every_frames", "range"):
-        regular(view, ClipSpec(frames=1), every_frames=1)
+        Regular(view, ClipSpec(frames=1), every_frames=1)

@@ -13,8 +13,11 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
-from essp_engine.planning.plan import class_balanced, plan_of, pooled, uniform
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.even import Uniform
+from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan
+from essp_engine.planning.pooled import Pooled
 from essp_engine.planning.share import Share
 from tests.harness.plans import view_of
 
@@ -24,9 +27,9 @@ MANY = view_of({f"c{n}": [400] * 200 for n in range(5)})
 
 plans = st.sampled_from(
     [
-        lambda size: class_balanced(VIEW, CLIP, size, 7, TRAIN, 0),
-        lambda size: class_balanced(VIEW, CLIP, size, 7, TRAIN, 0, locality=8),
-        lambda size: pooled(VIEW, CLIP, size, 7, TRAIN, 0, 3, 12),
+        lambda size: ClassBalanced(VIEW, CLIP, size, 7, TRAIN, 0),
+        lambda size: ClassBalanced(VIEW, CLIP, size, 7, TRAIN, 0, locality=8),
+        lambda size: Pooled(VIEW, CLIP, size, 7, TRAIN, 0, 3, 12),
     ]
 )
 
@@ -65,7 +68,7 @@ def test_units_hold_each_clip_of_the_share_once(
 def test_2_4_or_8_ranks_have_whole_visits(ranks: int, per_visit: int, seed: int) -> None:
     """Each rank has as many clips of a video as its visits of it give."""
     visits = 32
-    plan = pooled(MANY, CLIP, visits * per_visit, seed, TRAIN, 0, per_visit, visits * per_visit)
+    plan = Pooled(MANY, CLIP, visits * per_visit, seed, TRAIN, 0, per_visit, visits * per_visit)
     for rank in range(ranks):
         share = Share(plan, rank, ranks, equal=True)
         counts = Counter(share.clip(index).video for index in range(len(share)))
@@ -73,7 +76,7 @@ def test_2_4_or_8_ranks_have_whole_visits(ranks: int, per_visit: int, seed: int)
 
 
 def test_what_is_outside_is_refused() -> None:
-    share = Share(class_balanced(VIEW, CLIP, 7, 0, TRAIN, 0), 2, 3, equal=False)
+    share = Share(ClassBalanced(VIEW, CLIP, 7, 0, TRAIN, 0), 2, 3, equal=False)
     assert len(share) == 2
     with pytest.raises(IndexError, match=r"0\.\.1, not 2"):
         share.clip(2)
@@ -84,17 +87,17 @@ def test_what_is_outside_is_refused() -> None:
 
 def test_more_ranks_than_clips_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 clips are too few for 3 ranks"):
-        Share(class_balanced(VIEW, CLIP, 2, 0, TRAIN, 0), 0, 3, equal=True)
+        Share(ClassBalanced(VIEW, CLIP, 2, 0, TRAIN, 0), 0, 3, equal=True)
 
 
 def test_a_job_of_one_rank_has_its_share() -> None:
     """Of training all ranks have as many clips; of an evaluation no clip is left out."""
     sampling = SamplingSpec(clips_per_epoch=8, clips_per_video=1, ranks=3, rank=1)
     trained = plan_of(VIEW, CLIP, sampling, TRAIN, 4)
-    whole = class_balanced(VIEW, CLIP, 8, 0, TRAIN, 4)
+    whole = ClassBalanced(VIEW, CLIP, 8, 0, TRAIN, 4)
     assert [trained.clip(index) for index in range(len(trained))] == [
         whole.clip(index)._replace(index=index // 3) for index in (1, 4)
     ]
     evaluated = plan_of(VIEW, CLIP, sampling, VALIDATION, 0)
     assert [evaluated.clip(index).video for index in range(len(evaluated))] == [1, 4, 7]
-    assert len(uniform(VIEW, CLIP, 1)) == 8
+    assert len(Uniform(VIEW, CLIP, 1)) == 8

@@ -15,8 +15,9 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, Purpose
+from essp_engine.planning.class_balanced import ClassBalanced
 from essp_engine.planning.decode_cost import decode_cost
-from essp_engine.planning.plan import class_balanced, plan_of
+from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import PlannedClip, even_snippets, places_in_part
 from essp_engine.planning.work_units import units_of
 from tests.harness.plans import chi_square, row, view_of
@@ -68,7 +69,7 @@ def test_each_snippet_lies_in_its_part_of_the_video(
 
 def test_snippets_are_drawn_evenly_and_independently() -> None:
     view = view_of({"a": [32]})
-    plan = class_balanced(view, ClipSpec(frames=6, snippets=3), 20_000, seed=1, purpose=TRAIN, epoch=0)
+    plan = ClassBalanced(view, ClipSpec(frames=6, snippets=3), 20_000, seed=1, purpose=TRAIN, epoch=0)
     clips = [plan.clip(index) for index in range(len(plan))]
     # 31 places, so three parts of 10; chi-square with 999 degrees of freedom stays below 1143.9 (p = 0.001).
     found = Counter((a, b - 10, c - 20) for a, b, c in map(begins, clips))
@@ -78,7 +79,7 @@ def test_snippets_are_drawn_evenly_and_independently() -> None:
 
 def test_a_replacement_has_snippets_of_its_own_video() -> None:
     view = view_of({"a": [20, 200]})
-    plan = class_balanced(view, ClipSpec(frames=3, snippets=3), 50, seed=3, purpose=TRAIN, epoch=0)
+    plan = ClassBalanced(view, ClipSpec(frames=3, snippets=3), 50, seed=3, purpose=TRAIN, epoch=0)
     for index in range(len(plan)):
         for clip in (plan.clip(index), plan.clip(index, attempt=1)):
             assert begins(clip)[2] >= 2 * view.rows[clip.video].frame_count // 3
@@ -86,8 +87,8 @@ def test_a_replacement_has_snippets_of_its_own_video() -> None:
 
 def test_without_snippets_nothing_is_drawn_anew() -> None:
     view = view_of({"a": [50, 60], "b": [70]})
-    one = class_balanced(view, ClipSpec(frames=6), 100, 5, TRAIN, 0)
-    three = class_balanced(view, ClipSpec(frames=6, snippets=3), 100, 5, TRAIN, 0)
+    one = ClassBalanced(view, ClipSpec(frames=6), 100, 5, TRAIN, 0)
+    three = ClassBalanced(view, ClipSpec(frames=6, snippets=3), 100, 5, TRAIN, 0)
     assert [(c.class_id, c.video) for c in map(one.clip, range(100))] == [
         (c.class_id, c.video) for c in map(three.clip, range(100))
     ]
@@ -111,7 +112,7 @@ def test_the_snippets_of_a_given_start_lie_evenly() -> None:
 def test_what_a_plan_decodes_is_counted_by_snippet() -> None:
     """Without keyframes each clip is decoded from the start of its file to the end of its last snippet."""
     view = view_of({"a": [90]})
-    plan = class_balanced(view, ClipSpec(frames=6, snippets=3), 20, 0, TRAIN, 0, locality=10)
+    plan = ClassBalanced(view, ClipSpec(frames=6, snippets=3), 20, 0, TRAIN, 0, locality=10)
     last = [plan.clip(index).later[-1] + 2 for index in range(20)]
     cost = decode_cost(plan, view, 10, 32)
     assert (cost.clips, cost.passes) == (20, 2)
