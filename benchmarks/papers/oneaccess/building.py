@@ -176,7 +176,8 @@ def _size_table(values: Values) -> str:
             names = ("disk_s", "disk_cpu_s", "s3_s", "s3_cpu_s")
             times = (spread([run[name] for run in runs]) for name in names)
             rows.append([size(file_bytes), f"{runs[0]['files']:,}", peak, *times])
-    head = ["`--file-size`", "files", "memory of the build, MiB", "an epoch from the disk, s", "CPU s", "from S3, s", "CPU s"]
+    head = ["`--file-size`", "files", "memory of the build, MiB", "an epoch from the disk, s", "CPU s", "from S3, s",
+            "CPU s"]  # fmt: skip
     return markdown(head, rows)
 
 
