@@ -114,14 +114,11 @@ def _draw(values: Values) -> Figure | None:
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     panels: Any = figure.subplots(1, len(networks), sharey=True, squeeze=False)
     for axes, network in zip(panels[0], networks, strict=True):
-        names = [name for name in WAYS if found(values, network, name, "waited_s")]
-        for row, name in enumerate(names):
-            for value, disk in zip(
-                found(values, network, name, "waited_s"), found(values, network, name, "on_disk_s"), strict=True
-            ):
-                axes.plot(value, row, "o", color="#2a7f62")
-                axes.plot(disk, row, "|", color="grey", markersize=9)
-        axes.set_yticks(range(len(names)), [str(WAYS[name]).replace("`", "") for name in names])
+        for row, name in enumerate(WAYS):
+            for what, mark, colour in (("waited_s", "o", "#2a7f62"), ("on_disk_s", "|", "grey")):
+                seconds = found(values, network, name, what)
+                axes.plot(seconds, [row] * len(seconds), mark, color=colour, markersize=6 if mark == "o" else 9)
+        axes.set_yticks(range(len(WAYS)), [str(way).replace("`", "") for way in WAYS.values()])
         axes.set_xscale("log")
         axes.set_xlabel("s; dot: training waits, line: on the disk")
         axes.set_title(network)

@@ -215,7 +215,7 @@ def _draw(values: Values) -> Figure | None:
     axes.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("videos classified correctly, %")
-    axes.legend()
+    figure.legend(loc="outside upper right", ncols=2)
     return figure
 
 

@@ -160,7 +160,7 @@ def _draw_prefetch(values: Values) -> Figure | None:
         axes.set_title(device)
         axes.set_xlabel("threads")
     panels[0][0].set_ylabel("training, s")
-    panels[0][0].legend(loc="lower right")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return figure
 
 

@@ -189,6 +189,7 @@ def _draw_sizes(values: Values) -> Figure:
             label = title if number == 0 else None
             axes.plot(int(key.split(".")[0]) / 2**20, value[name], "o", ms=4, color=colour, label=label)
     axes.set_xscale("log", base=2)
+    axes.set_xticks([file_bytes / 2**20 for file_bytes in FILE_SIZES], [str(one // 2**20) for one in FILE_SIZES])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("size of a file, MiB")
     axes.set_ylabel("seconds of an epoch")

@@ -222,7 +222,7 @@ def _draw(names: tuple[str, ...], values: Values) -> Figure | None:
     axes.set_yscale("log")
     axes.set_xlabel("batch")
     axes.set_ylabel("ms")
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=7)
     return figure
 
 

@@ -149,7 +149,7 @@ def _draw(values: Values) -> Figure:
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("step")
     axes[0].set_ylabel("ms")
-    axes[0].legend(fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
     return figure
 
 
