@@ -36,7 +36,7 @@ from essp_engine.learning.models import arrays_of
 WITHOUT = "without"
 TRAINED = (WITHOUT, "none", "QZP.channel", "essp")
 EPOCHS = 3
-NETWORKS = {"resnet50": 100, "resnet152": 60}
+NETWORKS = {"resnet50": 100}
 """Network -> steps of an epoch."""
 _WRITTEN = ("none", "Z", "Q.global", "QZ.global", "Q.channel", "QZ.channel", "essp")
 _WARM, _SAVES, _BETWEEN = 80, 8, 10
@@ -122,7 +122,7 @@ def _restored(way: Way, folder: Path, files: list[str]) -> State | None:
 def _steps(options: Options) -> Steps:
     folder = options.work / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    for network in list(NETWORKS)[:1] if options.quick else NETWORKS:
+    for network in NETWORKS:
         for number in range(options.rounds):
             begin = number % len(TRAINED)
             for name in TRAINED[begin:] + TRAINED[:begin]:

@@ -1,10 +1,11 @@
 """How long training waits for a checkpoint in each combination of Q, Z and P, under a loaded disk (the paper's Figure
 3), and how many bytes it has (Figure 4).
 
-Each combination trains in a process of its own: a checkpoint, training for longer than packing takes, and a second
-checkpoint, which counts: it waits for the first one if that is not on the disk yet. Training waits in the call, and
-before its next update while the state is being copied. `on the disk` is the time from the call until the file is
-flushed, which training does not wait for where P is used. Only the last checkpoint of a training is waited for.
+Each combination trains in a process of its own: a checkpoint, training, and a second checkpoint, which counts. With P,
+training lasts longer than packing takes; else the second checkpoint would wait for the first one. Without P, all is
+written when the call returns, so that a few steps are enough. Training waits in the call, and before its next update
+while the state is being copied. `on the disk` is the time from the call until the file is flushed, which training does
+not wait for where P is used. Only the last checkpoint of a training is waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from benchmarks.papers.study import Options, Part, Steps, Values
 from essp_common.quantities import percent, size
 
 NETWORKS = {"resnet50": 20.0, "resnet152": 50.0}
-"""Network -> seconds of training between two checkpoints."""
+"""Network -> seconds of training between two checkpoints with P."""
+_WITHOUT_P_S = 2.0
+_LARGE = {"resnet152": ("none", "P", "QZ.channel", "QZP.channel", "essp")}
+"""Network -> its combinations, if not all."""
 JOBS = 64
 """Of the load on the disk, as FIO's in the paper."""
 
@@ -41,7 +45,7 @@ def waits(network: str, way: str, folder: Path, quick: bool) -> dict[str, float]
             with loaded(root, jobs=2 if quick else JOBS) as done:
                 loop.save(saving)
                 began_s, before = time.perf_counter(), done.value
-                loop.train(1.0 if quick else NETWORKS[network])
+                loop.train(1.0 if quick else NETWORKS[network] if WAYS[way].parallel else _WITHOUT_P_S)
                 loaded_s, waited_s = time.perf_counter() - began_s, loop.waited_s
                 written = done.value - before
                 asked_s = loop.save(saving)
@@ -65,10 +69,10 @@ def _steps(options: Options) -> Steps:
     folder = options.work / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     for network in networks:
+        ways = _LARGE.get(network, tuple(WAYS))
         for number in range(options.rounds):
-            begin = number * len(WAYS) // options.rounds  # what comes first in one round comes later in another
-            names = [*WAYS][begin:] + [*WAYS][:begin]
-            for way in names:
+            begin = number * len(ways) // options.rounds  # what comes first in one round comes later in another
+            for way in ways[begin:] + ways[:begin]:
                 yield f"{network}/{way}/{number}", partial(apart, waits, network, way, folder, options.quick)
 
 
@@ -97,9 +101,9 @@ def _table(values: Values) -> str:
                 [str(way), spread(waited), share, spread(found(values, network, name, "on_disk_s")), percent(stored, 1)]
             )
         texts.append(
-            f"**{network}**, {size(first['in_memory'])} of weights and momentum in memory; {NETWORKS[network]:g} s of "
-            f"training between two checkpoints; meanwhile, the load moves {size(min(rates))} to {size(max(rates))} a "
-            "second in blocks of 4 KiB.\n\n"
+            f"**{network}**, {size(first['in_memory'])} of weights and momentum in memory; with P, "
+            f"{NETWORKS[network]:g} s of training between two checkpoints; meanwhile, the load moves "
+            f"{size(min(rates))} to {size(max(rates))} a second in blocks of 4 KiB.\n\n"
             + markdown(["combination", "training waits, s", "of `torch.save`", "on the disk after, s", "bytes"], rows)
         )
     return "\n\n".join(texts)
@@ -110,14 +114,11 @@ def _draw(values: Values) -> Figure | None:
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     panels: Any = figure.subplots(1, len(networks), sharey=True, squeeze=False)
     for axes, network in zip(panels[0], networks, strict=True):
-        names = [name for name in WAYS if found(values, network, name, "waited_s")]
-        for row, name in enumerate(names):
-            for value, disk in zip(
-                found(values, network, name, "waited_s"), found(values, network, name, "on_disk_s"), strict=True
-            ):
-                axes.plot(value, row, "o", color="#2a7f62")
-                axes.plot(disk, row, "|", color="grey", markersize=9)
-        axes.set_yticks(range(len(names)), [str(WAYS[name]).replace("`", "") for name in names])
+        for row, name in enumerate(WAYS):
+            for what, mark, colour in (("waited_s", "o", "#2a7f62"), ("on_disk_s", "|", "grey")):
+                seconds = found(values, network, name, what)
+                axes.plot(seconds, [row] * len(seconds), mark, color=colour, markersize=6 if mark == "o" else 9)
+        axes.set_yticks(range(len(WAYS)), [str(way).replace("`", "") for way in WAYS.values()])
         axes.set_xscale("log")
         axes.set_xlabel("s; dot: training waits, line: on the disk")
         axes.set_title(network)

@@ -16,6 +16,7 @@ import csv
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,21 @@ TITLES = {
     "warped-10": "warped flow, L = 10",
     "vectors-10": "motion vectors of the codec, L = 10",
 }
-KINDS: Mapping[str, tuple[dict[str, Any], int]] = {
-    "pretrained": (
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How networks learn."""
+
+    trainer: dict[str, Any]
+    side: int
+    """Of frames, in px."""
+    epochs: int
+    sampling: dict[str, Any]
+
+
+KINDS: Mapping[str, Kind] = {
+    "pretrained": Kind(
         {
             "model": "efficientnet_lite0",
             "weights": "package:efficientnet_lite0",
@@ -65,9 +79,11 @@ KINDS: Mapping[str, tuple[dict[str, Any], int]] = {
             "batch_size": 8,
             "augment": {"crop": 224, "evaluation_scale": 1.0},
         },
-        3,
+        side=224,
+        epochs=1,  # another one would show the same clips
+        sampling={"kind": "uniform"},
     ),
-    "scratch": (
+    "scratch": Kind(
         {
             "model": "small",
             "batch_size": 16,
@@ -75,11 +91,12 @@ KINDS: Mapping[str, tuple[dict[str, Any], int]] = {
             "optimizer": {"lr": 0.05, "unit": "share", "steps": [0.75], "weight_decay": 0.005},
             "augment": {"crop": 112, "scales": [1.0, 0.875], "flip": True},
         },
-        20,
+        side=128,
+        epochs=4,
+        sampling={"kind": "class_balanced", "clips_per_epoch": 480},
     ),
 }
-"""Kind -> its trainers, and the epochs of a job."""
-_SIDES = {"pretrained": 224, "scratch": 128}
+"""The training of all variants of a job."""
 FUSIONS = ("average", "product", "weighted", "weighted_product", "best")
 _ROOTS = ("file:///",)
 _INTERVAL = 1.96
@@ -108,21 +125,19 @@ def _index(videos: Path, number: str = "") -> list[dict[str, str]]:
 def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
     """Train all variants on everything but a group, and judge them on it."""
     torch.set_num_threads(1)
-    trainer, epochs = KINDS[kind]
-    streams = {name: STREAMS[name] for name in (("rgb-1", "flow-1") if quick else STREAMS)}
-    side = _SIDES[kind]
+    how, streams = KINDS[kind], {name: STREAMS[name] for name in (("rgb-1", "flow-1") if quick else STREAMS)}
     document = {
         "name": f"{kind}-{group}",
-        "epochs": 1 if quick else epochs,
+        "epochs": 1 if quick else how.epochs,
         "data": {"catalog": f"file://{catalog}", "left_out": {"group": group}, "validation_fraction": 0.1},
         "clip": {
             "frames": 16,
-            "resize": {"mode": "exact", "height": side, "width": side},
+            "resize": {"mode": "exact", "height": how.side, "width": how.side},
             "motion": "vectors-10" in streams,
         },
-        "sampling": {"kind": "uniform", "clips_per_video": 3},
+        "sampling": {"clips_per_video": 3, **({"clips_per_epoch": 32} if quick else how.sampling)},
         "streams": streams,
-        "trainers": {name: {"stream": name, "choose": "last", "threads": 1, **trainer} for name in streams},
+        "trainers": {name: {"stream": name, "choose": "last", "threads": 1, **how.trainer} for name in streams},
         "aggregation": {"strategies": list(FUSIONS)},
         "limits": {"budget": "2GiB"},
     }
@@ -148,7 +163,7 @@ def _steps(options: Options) -> Steps:
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     index = _index(options.videos)
     for kind in KINDS:
-        for number in sorted({row["set"] for row in index}):
+        for number in sorted({row["set"] for row in index})[: 1 if options.quick else None]:
             catalog = catalog_of(options.videos, number, options.work)
             groups = sorted({row["sequence"] for row in index if row["set"] == number}, key=int)
             for group in groups[:1] if options.quick else groups:
@@ -200,7 +215,7 @@ def _draw(values: Values) -> Figure | None:
     axes.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("videos classified correctly, %")
-    axes.legend()
+    figure.legend(loc="outside upper right", ncols=2)
     return figure
 
 

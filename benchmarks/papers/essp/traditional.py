@@ -137,7 +137,7 @@ def train(task: Task, folder: Path, marks: Marks) -> int:
     """Both networks, epoch after epoch. Marks the first trained batch and the end of each epoch; returns the clips of
     an epoch."""
     classes = max(task.labels) + 1
-    networks = [_network(channels, classes) for channels in (3, 2 * task.length)]
+    networks = [network_of(channels, classes) for channels in (3, 2 * task.length)]
     optimizers = [torch.optim.SGD(network.parameters(), 0.01, momentum=0.9) for network in networks]
     loader: DataLoader[Any] = DataLoader(
         Samples(task, folder), batch_size=task.batch, shuffle=True, num_workers=cpu_count()
@@ -155,7 +155,7 @@ def train(task: Task, folder: Path, marks: Marks) -> int:
     return len(task.videos)
 
 
-def _network(channels: int, classes: int) -> nn.Module:
+def network_of(channels: int, classes: int) -> nn.Module:
     """ESSP's `small`, for these channels and classes."""
     network = Small()
     first, last = network[0], network[-1]

@@ -2,7 +2,7 @@
 
 `reading`: `essp bench io` on 16,384 files of 112 KB, with simulated devices that have the bandwidths of the paper's
 Table I, and from this machine's own disk, whose page cache is emptied of these files before each run. `raw` are plain
-reads of the same bytes, in the role of IOR.
+reads of the same bytes, in the role of IOR. A run reads `_BATCHES` batches, drawn anew from all files.
 
 `objects`: the same files from an S3 server on this machine, and as records from there with a local disk tier: the first
 epoch reads from S3, the second from the disk.
@@ -52,18 +52,25 @@ DEVICES = ("hdd", "ssd", "optane", "lustre", DISK)
 KINDS: tuple[Kind, ...] = ("full", "read")
 PAPER = {("full", "hdd"): {2: 1.65, 4: 1.95, 8: 2.3}, ("full", "lustre"): {8: 7.8}}
 """Pipeline and device -> threads -> images per second relative to one thread, where the paper says it."""
+_BATCHES = 32
+"""Of a run: a rate does not need more."""
 _OBJECTS, _PROCESSES, _THREADS_EACH = 4096, (1, 2, 4), 8
 _COLOURS = ("#2a7f62", "#7fb069", "#e6aa68", "#c8553d")
 
 
-def reading(folder: Path, device: str, cold: bool, quick: bool) -> dict[str, Any]:
+def reading(folder: Path, device: str, number: int, quick: bool) -> dict[str, Any]:
     """One run of all pipelines and numbers of threads on one device: `PIPELINE.THREADS` -> what was measured."""
     throttles = [(device, PRESETS[device])] if device in PRESETS else []
-    return {"median_bytes": median_bytes(folder)} | _measured(source_of(folder), throttles, cold, quick)
+    options = _options(number, quick, cold=device == DISK)
+    return {"median_bytes": median_bytes(folder)} | _measured(source_of(folder), throttles, options)
 
 
-def _measured(source: Source, throttles: Any, cold: bool, quick: bool) -> dict[str, Any]:
-    options = IoOptions(KINDS, THREADS, batch=BATCH, batches=2 if quick else None, runs=1, cold=cold)
+def _options(number: int, quick: bool, cold: bool = False) -> IoOptions:
+    batches = 2 if quick else _BATCHES
+    return IoOptions(KINDS, THREADS, batch=BATCH, batches=batches, runs=1, cold=cold, seed=number)
+
+
+def _measured(source: Source, throttles: Any, options: IoOptions) -> dict[str, Any]:
     with storages(source, STORES, [], throttles) as places:
         benchmark = IoBenchmark(places, options, {})
         benchmark.run(lambda: False, lambda run, number, made: None)
@@ -83,7 +90,7 @@ def _served(folder: Path) -> Iterator[S3Server]:
         yield server
 
 
-def objects(work: Path, images: Path, quick: bool) -> dict[str, Any]:
+def objects(work: Path, images: Path, number: int, quick: bool) -> dict[str, Any]:
     """One run from S3: files, and two epochs of records with a disk tier."""
     records = work / f"{images.name}-records"
     if not (records / "set" / "versions").exists():
@@ -93,7 +100,7 @@ def objects(work: Path, images: Path, quick: bool) -> dict[str, Any]:
         roots = [server.store(images.name), server.store(records.name)]
         os.environ["ESSP_STORES"] = json.dumps(roots)
         source = open_source(f"s3://{images.name}/0", Stores(roots), Shape(224))
-        found = _measured(source, [], cold=False, quick=quick)
+        found = _measured(source, [], _options(number, quick))
         with essp.Records(
             f"s3://{records.name}/set", size=224, batch_size=BATCH, disk="8GiB", disk_folder=tier, rank=0, world_size=1
         ) as loader:
@@ -139,13 +146,13 @@ def _steps(options: Options) -> Steps:
     folder = IMAGENET.make(options.work, options.quick)
     for number in range(options.rounds + 1):
         for device in DEVICES:
-            yield f"{device}/{number}", partial(apart, reading, folder, device, device == DISK, options.quick)
+            yield f"{device}/{number}", partial(apart, reading, folder, device, number, options.quick)
 
 
 def _objects_steps(options: Options) -> Steps:
     folder = IMAGENET.make(options.work, options.quick)
     for number in range(options.rounds + 1):
-        yield f"s3/{number}", partial(apart, objects, options.work, folder, options.quick)
+        yield f"s3/{number}", partial(apart, objects, options.work, folder, number, options.quick)
 
 
 def _machines_steps(options: Options) -> Steps:

@@ -114,6 +114,7 @@ def _draw_errors(values: Values) -> Figure:
             epochs = range(1, runs.shape[1] + 1)
             axes.plot(epochs, 100 * runs.mean(0), color=colour, label=title.replace("`", ""))
             axes.fill_between(epochs, 100 * runs.min(0), 100 * runs.max(0), color=colour, alpha=0.2)
+    axes.set_xticks(range(1, EPOCHS + 1))
     axes.set_xlabel("epoch")
     axes.set_ylabel("test error, %")
     axes.set_ylim(bottom=0)

@@ -61,7 +61,7 @@ SMALL = Study(
 LARGE = Study(
     "large_steps",
     8,
-    {"resnet18": 25, "resnet152": 12},
+    {"resnet18": 25, "resnet152": 6},
     {
         "resnet18": ("375.3 / 375.2 / 11.06", "40.49 / 39.83 / 2.17"),
         "resnet152": ("365.2 / 358.0 / 33.96", "719.5 / 717.9 / 32.99"),
@@ -149,7 +149,7 @@ def _draw(values: Values) -> Figure:
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("step")
     axes[0].set_ylabel("ms")
-    axes[0].legend(fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
     return figure
 
 
