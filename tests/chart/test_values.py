@@ -195,6 +195,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
     ("values", "warned"),
     [
         ({"api": {"open": True, "existingSecret": ""}}, "every client that reaches the master may start and stop jobs"),
+        ({"autoscaling": {"provider": "hpa"}}, "has no metrics-server, without which an HPA never scales: aggregator"),
         (
             {"api": {"open": True, "existingSecret": "", "ingress": {"enabled": True, "host": "essp.example.org"}}},
             "all clients of essp.example.org",

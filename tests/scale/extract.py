@@ -95,7 +95,7 @@ def _make_class(folder: Path, first: int, end: int) -> None:
     for number in range(first, min(first + _A_CLASS, end)):
         with av.open(str(folder / f"{number:07}.mp4"), "w") as container:
             stream = container.add_stream("mpeg4", rate=25, options={"qscale": "2"})
-            stream.width, stream.height = WIDTH, HEIGHT
+            stream.width, stream.height, stream.thread_count = WIDTH, HEIGHT, 1
             for picture in pictures(number):
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             container.mux(stream.encode())
