@@ -82,8 +82,8 @@ class Guard:
         names: Sequence[str] = (),
     ) -> None:
         """`tokens`: returns the present ones. Callers must show one of them; without any, the API is open.
-        `requests_per_s`: the limit for one caller. `requests_at_once`: the limit for all callers together, divided by `places.py`;
-        requests that need no token do not count. `names`: names of this server (`door.py`)."""
+        `requests_per_s`: the limit for one caller. `requests_at_once`: the limit for all callers together, divided by
+        `places.py`; requests that need no token do not count. `names`: names of this server (`door.py`)."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
