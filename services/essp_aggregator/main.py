@@ -17,9 +17,10 @@ def main() -> None:
     """Fuse the streams of finished trainers. Settings come from the environment (ESSP_BUS, ESSP_STORES, ...)."""
     settings = AggregatorSettings()
     worker = worker_name(settings)
-    with (
-        closing(Adapters.from_settings(settings)) as adapters,
-        LogShipper(adapters.bus, worker, ids.AGGREGATOR),
-        Heart(adapters.bus, worker, ids.AGGREGATOR, dict, troubles=adapters.troubles),
-    ):
-        serve(build(adapters, settings, worker), settings, adapters.troubles)
+    with closing(Adapters.from_settings(settings)) as adapters:
+        aggregator = build(adapters, settings, worker)
+        with (
+            LogShipper(adapters.bus, worker, ids.AGGREGATOR),
+            Heart(adapters.bus, worker, ids.AGGREGATOR, aggregator.gauges, troubles=adapters.troubles),
+        ):
+            serve(aggregator, settings, adapters.troubles)

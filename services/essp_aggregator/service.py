@@ -14,6 +14,7 @@ from functools import partial
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.early import Early, command_of
+from essp_aggregator.load import AggregatorLoad
 from essp_aggregator.search import Search
 from essp_aggregator.sharing import Helper, SharedSearch
 from essp_common import topics
@@ -63,7 +64,8 @@ class Aggregator:
         self._worker = worker
         self._draining = threading.Event()
         self._processes = settings.aggregator_processes or cpu_count()
-        self._helper = Helper(adapters, self._processes, self._draining)
+        self._load = AggregatorLoad(self._processes)
+        self._helper = Helper(adapters, self._processes, self._load, self._draining)
         self._early = Early(adapters.bus, self._draining.is_set)
 
     def run(self) -> None:
@@ -94,6 +96,10 @@ class Aggregator:
         """Finish the current job, then let `run` return."""
         self._draining.set()
 
+    def gauges(self) -> dict[str, float]:
+        """How busy it is, and what waits for aggregators, for its heartbeats."""
+        return self._load.gauges()
+
     def _handle(self, record: Record, control: ControlFeed, subscription: Subscription) -> bool:
         """Handle one message. Returns False if drained before it was done; the message is then delivered again."""
         done = _training_done(record)
@@ -111,7 +117,7 @@ class Aggregator:
         """Fuse, retrying until the servers answer. Returns False if drained first."""
         outage = Outage(self.name, self._draining.wait)
         while True:
-            with outage:
+            with outage, self._load.working():
                 self._fuse_or_fail(done, control.latest(done.job) or command, control)
                 return True
             if self._draining.is_set():
@@ -151,7 +157,7 @@ class Aggregator:
             return None
         alone, fence = Search(self._processes, job), done.fence or command.fence
         is_over = partial(control.ended, job, fence)
-        search = SharedSearch(self._bus, store, job, fence, alone, self._draining.wait, is_over)
+        search = SharedSearch(self._bus, store, job, fence, alone, self._load, self._draining.wait, is_over)
         model = assemble(store, self._cache, job, spec, finals, self._stores, search)
         return Finished(
             job=job,

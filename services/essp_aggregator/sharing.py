@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from essp_aggregator.fusion import Aligned, Trial
+from essp_aggregator.load import AggregatorLoad
 from essp_aggregator.search import Progress, Search, TrialPool, work
 from essp_aggregator.search_child import packed, unpacked
 from essp_aggregator.shared_scores import SharedScores
@@ -64,16 +65,19 @@ class SharedSearch:
         job: str,
         fence: int,
         alone: Search,
+        load: AggregatorLoad,
         leave: Callable[[float], bool],
         is_over: Callable[[], bool],
     ) -> None:
-        """`alone`: for a search that is not worth sharing. `leave`: waits this number of seconds, and returns whether
-        this process is draining. `is_over`: whether the job has ended, so that its candidates are not tried."""
+        """`alone`: for a search that is not worth sharing. `load`: gets the number of candidates that wait. `leave`:
+        waits this number of seconds, and returns whether this process is draining. `is_over`: whether the job has
+        ended, so that its candidates are not tried."""
         self._bus = bus
         self._output = output
         self._job = job
         self._fence = fence
         self._alone = alone
+        self._load = load
         self._leave = leave
         self._is_over = is_over
 
@@ -94,7 +98,10 @@ class SharedSearch:
             "job %s: shares %d candidates with all aggregators", self._job, len(candidates), extra={"job_id": self._job}
         )
         wanted = [_key(prefix, number) for number in range(len(candidates))]
-        self._wait_for(candidates, search)
+        try:
+            self._wait_for(candidates, search)
+        finally:
+            self._load.waiting = 0
         results = [self._output.get(key) for key in wanted]
         for key in (*wanted, f"{prefix}scores"):  # failures too: the next run of the job tries again
             self._output.delete(key)
@@ -107,6 +114,7 @@ class SharedSearch:
         while True:
             found = {info.key for info in self._output.list(prefix)}
             missing = {n: one for n, one in enumerate(candidates) if _key(prefix, n) not in found}
+            self._load.waiting = len(missing)
             if not missing:
                 return
             if f"{prefix}scores" not in found:
@@ -141,10 +149,11 @@ class SharedSearch:
 class Helper:
     """Tries the candidates of searches that fall to this process, until drained. Runs in its own thread."""
 
-    def __init__(self, adapters: Adapters, processes: int, draining: threading.Event) -> None:
+    def __init__(self, adapters: Adapters, processes: int, load: AggregatorLoad, draining: threading.Event) -> None:
         """`processes`: the maximum number of candidates at a time."""
         self._adapters = adapters
         self._processes = processes
+        self._load = load
         self._draining = draining
 
     def run(self, control: ControlFeed) -> None:
@@ -171,7 +180,8 @@ class Helper:
         while True:
             with outage:
                 try:
-                    self._answer(asked, control)
+                    with self._load.working():
+                        self._answer(asked, control)
                 except ConfigError as error:  # of this job: the process continues with other jobs
                     log.warning("job %s: its candidates cannot be tried here: %s", shortened(asked[0].job), error)
                 return True
@@ -189,14 +199,12 @@ class Helper:
             data = output.get(f"{prefix}scores")
         except NotFound:
             return  # the search is over
-        stored = {info.key for info in output.list(prefix)}  # by an aggregator that lost its share before the commit
-        asked = [message for message in asked if _key(prefix, message.number) not in stored]
         with SharedScores.copied(data) as shared:
             del data
-            for first in range(0, len(asked), self._processes):
+            while asked := _untried(asked, output, prefix):
                 if self._draining.is_set():
                     raise Unavailable("this aggregator is leaving")
-                self._answer_some(asked[first : first + self._processes], shared, output, prefix)
+                self._answer_some(asked[: self._processes], shared, output, prefix)
 
     def _answer_some(
         self, asked: Sequence[TryCandidate], shared: SharedScores, output: ObjectStore, prefix: str
@@ -228,6 +236,13 @@ class Helper:
 def _key(prefix: str, number: int) -> str:
     """The key of the result of a candidate."""
     return f"{prefix}{number:010d}"
+
+
+def _untried(asked: Sequence[TryCandidate], output: ObjectStore, prefix: str) -> list[TryCandidate]:
+    """Those without a result. Others may have one: from an aggregator that has lost its share to this one before it
+    committed, or that has just come and has taken over a part of this one's share."""
+    stored = {info.key for info in output.list(prefix)}
+    return [message for message in asked if _key(prefix, message.number) not in stored]
 
 
 def _candidate(message: TryCandidate) -> Candidate:

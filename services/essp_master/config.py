@@ -64,7 +64,7 @@ class MasterSettings(Settings):
     """Callers of the API must send a token (`Authorization: Bearer ...`). This one may do everything."""
     api_token_file: str = ""
     """File that holds this token, instead of `api_token`: it stays invisible to those who can see the environment of
-    the process. It is read when the master starts."""
+    the process. Another token in it counts within seconds, without a restart."""
     api_tokens: tuple[ApiToken, ...] = ()
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False

@@ -75,6 +75,21 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
     assert SERVICES - seen == missing
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_a_namespace_that_denies_everything_by_default_denies_none_of_it(helm: Helm, case: Path) -> None:
+    """Nothing works only because nobody forbids it: each pod has policies of its own, for both directions."""
+    objects = helm.render(case)
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [], "egress": []}
+    denied = [*objects, {"kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": deny}]
+    pods = [Peer.of(pod) for pod in workloads(objects)]
+    ports = (53, 443, 6379, 6443, 7070, 8080, 9092, 9100)
+    others = (KAFKA, REDIS, S3, DNS, API_SERVER, PROMETHEUS)
+    pairs = [(pod, other) for pod, other in product(pods, (*others, *pods)) if pod != other]
+    for source, target in (*pairs, *((other, pod) for pod, other in pairs)):
+        for port in ports:
+            assert allowed(denied, source, target, port) is allowed(objects, source, target, port)
+
+
 def test_servers_of_the_chart_are_reached_by_its_pods_and_clients_alone(helm: Helm) -> None:
     """The broker asks for no login."""
     objects = helm.render(CASES[-1])

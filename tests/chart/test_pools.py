@@ -160,7 +160,7 @@ def scaled(helm: Helm, provider: str) -> list[Object]:
 def test_whoever_scales_a_pool_owns_its_size(helm: Helm, provider: str) -> None:
     objects = scaled(helm, provider)
     for pool in POOLS:
-        scaled_pools = {"decoder", "extractor"} | ({"predictor"} if provider != "keda" else set())
+        scaled_pools = {"decoder", "extractor"} | ({"predictor", "aggregator"} if provider != "keda" else set())
         assert ("replicas" in pool_of(objects, pool)["spec"]) is (pool not in scaled_pools)
 
 
@@ -169,7 +169,7 @@ def test_an_upgrade_says_no_size_of_a_pool_that_something_scales(helm: Helm) -> 
     with ApiServer() as server:
         for made in of_kind(helm.render(pools={"decoder": {"replicas": 8}}), "Deployment"):
             server.cluster.put("deployments", made)
-        objects = helm.upgrade(server.url, autoscaling={"provider": "master"}, pools={"aggregator": {"replicas": 3}})
+        objects = helm.upgrade(server.url, autoscaling={"provider": "keda"}, pools={"aggregator": {"replicas": 3}})
     assert "replicas" not in pool_of(objects, "decoder")["spec"]
     assert pool_of(objects, "aggregator")["spec"]["replicas"] == 3, "what nobody scales has the size of the values"
 
@@ -201,9 +201,9 @@ def test_scaling_by_the_master(helm: Helm) -> None:
     assert decoder["annotations"] == bounds | {"essp.dev/work": ids.DECODER}
     extractor = named(scaled(helm, "master"), "Deployment", "essp-extractor")["metadata"]
     assert extractor["annotations"]["essp.dev/work"] == ids.extractor_pool(["flow"])
-    assert (
-        "essp.dev/scaled-by" not in named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]["labels"]
-    )
+    aggregator = named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]
+    assert aggregator["annotations"]["essp.dev/work"] == ids.AGGREGATOR
+    assert "essp.dev/scaled-by" not in pool_of(scaled(helm, "master"), "master")["metadata"]["labels"]
 
 
 def test_topics_are_those_of_the_services(helm: Helm) -> None:

@@ -217,7 +217,7 @@ def made_of(server: ApiServer, kind: str, name: str, api: str) -> Object:
 def test_the_master_finds_the_pools_that_it_scales(driver: KubernetesDriver) -> None:
     """With the bounds that the values give them."""
     bounds = {name: (size.min, size.max) for name, size in driver.sizes().items()}
-    assert bounds == {ids.DECODER: (2, 40), ids.extractor_pool(["flow"]): (1, 64)}
+    assert bounds == {ids.DECODER: (2, 40), ids.extractor_pool(["flow"]): (1, 64), ids.AGGREGATOR: (1, 8)}
 
 
 def test_a_registered_extractor_is_run_under_the_same_rules(

@@ -91,7 +91,7 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ({"pools": {"decoder": {"resources": {"limits": {"memory": "a lot"}}}}}, "/resources/limits/memory"),
         ({"pools": {"master": {"replicas": 2}}}, "leaderElection=true"),
         ({"controlPlane": {"registrations": True}}, r"pools\.master\.settings\.state"),
-        ({"pools": {"aggregator": {"autoscaling": {"provider": "hpa"}}}}, "only decoders and extractors"),
+        ({"pools": {"aggregator": {"autoscaling": {"provider": "keda"}}}}, "only decoders and extractors"),
         ({"pools": {"decoder": {"autoscaling": {"min": 9, "max": 8}}}}, r"min is above"),
         ({"pools": {"decoder": {"autoscaling": {"min": 0, "provider": "hpa"}}}}, "an HPA never scales to nothing"),
         ({"autoscaling": {"provider": "keda"}, "pools": {"extractor": {"features": []}}}, "consumer group"),
@@ -195,6 +195,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
     ("values", "warned"),
     [
         ({"api": {"open": True, "existingSecret": ""}}, "every client that reaches the master may start and stop jobs"),
+        ({"autoscaling": {"provider": "hpa"}}, "has no metrics-server, without which an HPA never scales: aggregator"),
         (
             {"api": {"open": True, "existingSecret": "", "ingress": {"enabled": True, "host": "essp.example.org"}}},
             "all clients of essp.example.org",

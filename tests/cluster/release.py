@@ -32,6 +32,7 @@ PATHS = {
     "Secret": "/api/v1/namespaces/{}/secrets",
     "Service": "/api/v1/namespaces/{}/services",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "Ingress": "/apis/networking.k8s.io/v1/namespaces/{}/ingresses",
 }

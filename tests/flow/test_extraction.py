@@ -22,13 +22,13 @@ from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
-from essp_engine.learning.inputs import IMAGENET
 from essp_engine.learning.networks import Small
 from tests.harness.embedded_jobs import complete
+from tests.harness.embeddings import CROP, SIDE, embeddings
 from tests.harness.rounding import TOLERANCE
 from tests.harness.waiting import until
 
-FRAMES, CROP, SIDE = 4, 32, 40
+FRAMES = 4
 MakeSpec = Callable[..., JobSpec]
 
 
@@ -62,19 +62,8 @@ def of_network(weights: Path) -> dict[str, Any]:
 
 
 def plain_loop(catalog: Path, network: Small) -> dict[str, NDArray[np.float32]]:
-    """The embeddings of all videos, with `essp.decode` and the network alone."""
-    found = {}
-    body, edge = torch.nn.Sequential(*list(network)[:-1]), (SIDE - CROP) // 2
-    for row in essp.open_catalog(catalog).rows:
-        vectors = []
-        for start in range(0, row.frame_count - FRAMES + 1, FRAMES):
-            clip = essp.decode(row, start=start, frames=FRAMES, size=(SIDE, SIDE), interpolation="bilinear")
-            seen = torch.from_numpy(clip[:, edge : edge + CROP, edge : edge + CROP].copy()).float()
-            normal = (seen - torch.tensor(IMAGENET.mean)) / torch.tensor(IMAGENET.std)
-            with torch.inference_mode():
-                vectors.append(body(normal.permute(0, 3, 1, 2)).mean(dim=0).numpy())
-        found[row.id] = np.stack(vectors)
-    return found
+    """The embeddings of all videos."""
+    return {row.id: embeddings(row, network, FRAMES) for row in essp.open_catalog(catalog).rows}
 
 
 def test_embeddings_are_those_of_a_plain_loop(catalog: Path, network: Small, weights: Path, tmp_path: Path) -> None:

@@ -132,7 +132,9 @@ class RealCluster(Cluster):
 
     def ask(self, method: str, url: str, body: Any = None) -> Object:
         """Ask the API server. Raises `Refusal`."""
-        kind = "json-patch+json" if isinstance(body, list) else "strategic-merge-patch+json"
+        # What the API server's own kinds take, and what those of a definition do.
+        merge = "merge-patch+json" if url.startswith("/apis/essp.io/") else "strategic-merge-patch+json"
+        kind = "json-patch+json" if isinstance(body, list) else merge
         headers = {"Content-Type": f"application/{kind if method == 'PATCH' else 'json'}"}
         content = None if body is None else json.dumps(body).replace(f'"{self._named}"', f'"{self._namespace}"')
         found = self._http.request(method, self._real(url), content=content, headers=headers)

@@ -23,10 +23,10 @@ Maps are merged, lists replaced. A pool that is not enabled is left out.
 {{- end -}}
 
 {{/* What scales a pool: none, hpa, keda or master. What waits for predictors is in many groups, one for each job, which
-KEDA does not know. Nothing else is worth scaling. */}}
+KEDA does not know, and jobs that wait for aggregators are in none. Nothing else is worth scaling. */}}
 {{- define "essp.scaledBy" -}}
 {{- $by := .pool.autoscaling.provider | default .root.Values.autoscaling.provider -}}
-{{- if or (has .pool.service (list "decoder" "extractor")) (and (eq .pool.service "predictor") (ne $by "keda")) -}}
+{{- if or (has .pool.service (list "decoder" "extractor")) (and (has .pool.service (list "predictor" "aggregator")) (ne $by "keda")) -}}
 {{- $by -}}
 {{- else -}}
 none

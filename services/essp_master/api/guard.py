@@ -22,7 +22,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -36,6 +36,7 @@ from essp_master.api.page import OPEN_PARTS
 from essp_master.api.places import Places, Use
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
+from essp_master.api.tokens import Tokens
 from essp_master.config import ApiToken, MasterSettings, Right
 
 log = logging.getLogger(__name__)
@@ -74,19 +75,18 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        tokens: Sequence[ApiToken],
+        tokens: Callable[[], Sequence[ApiToken]],
         body_bytes: int,
         requests_per_s: float,
         requests_at_once: int = 1000,
         names: Sequence[str] = (),
     ) -> None:
-        """`tokens`: callers must present one of them; without any, the API is open. `requests_per_s`: the limit for one
-        caller. `requests_at_once`: the limit for all callers together, divided by `places.py`; requests that need no
-        token do not count. `names`: names of this server (`door.py`)."""
+        """`tokens`: returns the present ones. Callers must show one of them; without any, the API is open.
+        `requests_per_s`: the limit for one caller. `requests_at_once`: the limit for all callers together, divided by
+        `places.py`; requests that need no token do not count. `names`: names of this server (`door.py`)."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
-        self._teams = any(token.team for token in tokens)
         self._door = Door(names)
         self._body_bytes = body_bytes
         self._places = Places(requests_at_once)
@@ -113,7 +113,7 @@ class Guard:
     def _refusal(self, request: Request) -> ASGIApp | None:
         path = request.scope["path"]
         reads = request.method in _READING
-        request.state.caller = _nobody(request, all_teams=not self._tokens)
+        request.state.caller = _nobody(request, all_teams=not self._tokens())
         if shut := self._door.refusal(request.scope, probe=reads and path in _PROBES, page=reads and path in _PAGES):
             return _problem(shut)
         if _is_open(request):
@@ -129,7 +129,7 @@ class Guard:
 
     def _unknown(self, request: Request) -> ASGIApp | None:
         """Return the refusal of a caller that asks too often, is unknown, or lacks the scope, or None."""
-        token = self._token_of(request) if self._tokens else None
+        token = self._token_of(request) if self._tokens() else None
         caller = f"token {token.name}" if token else f"address {_address(request)}"
         if wait_s := self._rates.wait_s(caller):
             return problem(
@@ -138,7 +138,7 @@ class Guard:
                 f"{caller} sends more requests than ESSP_API_REQUESTS_PER_S of the master allows; wait",
                 {"Retry-After": str(math.ceil(wait_s))},
             )
-        if not self._tokens:
+        if not self._tokens():
             return None
         if token is None:
             return _unknown(request)
@@ -155,14 +155,14 @@ class Guard:
             identity=token.sha256,
             scopes=token.scopes,
             team=token.team,
-            all_teams=everything or not self._teams,
+            all_teams=everything or not any(token.team for token in self._tokens()),
         )
 
     def _unfit(self, request: Request) -> ASGIApp | None:
         """Return the refusal of a body whose type is wrong or that is too large, or None."""
         method, path, headers = request.method, request.scope["path"], request.headers
         takes_yaml = path in _YAML or (method == "PATCH" and path.startswith(f"{_JOBS}/"))
-        is_bare = method == "POST" and path not in _YAML and (bool(self._tokens) or own_request(headers))
+        is_bare = method == "POST" and path not in _YAML and (bool(self._tokens()) or own_request(headers))
         if refused := untyped(method, headers, takes_yaml, is_bare):
             return _problem(refused)
         return None if self._fits(headers.get("content-length", "0")) else self._too_large()
@@ -170,7 +170,7 @@ class Guard:
     def _token_of(self, request: Request) -> ApiToken | None:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(shown.strip().encode("utf-8", "surrogateescape")).hexdigest()
-        matching = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
+        matching = [token for token in self._tokens() if hmac.compare_digest(token.sha256, digest)]
         return matching[0] if matching and scheme.lower() == "bearer" else None
 
     def _fits(self, length: str) -> bool:
@@ -185,7 +185,7 @@ def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
     """Wrap an app in the guard that the settings ask for."""
     return Guard(
         app,
-        settings.tokens(),
+        Tokens(settings),
         settings.api_body_bytes,
         settings.api_requests_per_s,
         settings.api_connections * 3 // 4,

@@ -61,7 +61,7 @@ def loads(
         if ids.is_training(name):
             continue
         state = states.get(name, PoolState())
-        demand = _demand_of_predictors(running, state) if name == ids.PREDICTOR else _demand(name, running)
+        demand = _demand(name, running, state)
         found.append(
             PoolLoad(
                 name=name,
@@ -69,7 +69,7 @@ def loads(
                 ready=min(size.ready, state.ready) if name in states else 0,
                 stuck=state.stuck,
                 busy=state.busy,
-                done_per_s=_done_per_s(name, rates),
+                done_per_s=_done_per_s(name, rates, state),
                 queue=demand.queue,
                 demand_per_s=demand.demand_per_s,
                 wait=demand.wait,
@@ -91,8 +91,12 @@ def queues(jobs: Iterable[PoolDemand]) -> dict[str, int]:
     return found
 
 
-def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
+def _demand(pool: str, running: Sequence[PoolDemand], state: PoolState) -> Demand:
     """Return what all running jobs together demand of a pool."""
+    if pool == ids.PREDICTOR:
+        return _demand_of_predictors(running, state)
+    if pool == ids.AGGREGATOR:
+        return _demand_of_aggregators(running, state)
     per_s: float | None = 0.0
     wait, queue, full, awaited = 0.0, 0, False, False
     for job in running:
@@ -120,6 +124,20 @@ def _demand_of_predictors(running: Sequence[PoolDemand], state: PoolState) -> De
     )
 
 
+def _demand_of_aggregators(running: Sequence[PoolDemand], state: PoolState) -> Demand:
+    """Return what all running jobs together demand of aggregators: they are too few if all are busy and more work waits
+    than they can do at the same time, each of them one job, or as many candidates of searches as it has processes."""
+    jobs = sum(job.to_fuse for job in running)
+    too_few = jobs > state.ready or state.queue > state.ready * (state.lanes or 1)
+    return Demand(
+        demand_per_s=None if jobs else 0.0,
+        wait=float(too_few and state.busy >= _BUSY),
+        queue=jobs + state.queue,
+        full=False,
+        awaited=False,
+    )
+
+
 def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     """Return what a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
     if pool == ids.DECODER:
@@ -128,8 +146,10 @@ def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     return {stream: {stream} for stream, work in extracted.items() if ids.serves(pool, work)}
 
 
-def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
+def _done_per_s(pool: str, rates: Mapping[str, float], state: PoolState) -> float:
     """Return the rate of a pool: the sum over the features that it makes."""
+    if pool == ids.AGGREGATOR:
+        return state.busy * state.ready  # no two candidates are alike: their work is counted in seconds of it
     if pool in (ids.DECODER, ids.PREDICTOR):
         return rates.get(pool, 0.0)
     return sum(rate for made, rate in rates.items() if ids.serves(pool, made))
@@ -148,6 +168,6 @@ def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, floa
 
 
 _BUSY = 0.75
-"""Predictors that are busy for this share of their time are at their limit (as `Policy.busy_high`)."""
+"""Predictors and aggregators that are busy for this share of their time are at their limit (as `Policy.busy_high`)."""
 _LEAST_BUSY = 0.02
 """Below this share of work, the rate of a trainer that never waits cannot be estimated."""

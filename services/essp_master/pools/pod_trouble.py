@@ -104,7 +104,8 @@ def shortage_of(workload: Any, pods: Iterable[Any], now: datetime, told: Mapping
     unplaced = [(pod.metadata.name, why) for pod in pods if (why := _unplaced(pod))]
     if unplaced:
         name, why = unplaced[0]
-        words.append(f"{len(unplaced)} pods are not placed, as {name}: {why}")
+        verb = "is" if len(unplaced) == 1 else "are"
+        words.append(f"{counted(len(unplaced), 'pod')} {verb} not placed, as {name}: {why}")
     if lost := [pod for pod in pods if _overdue(pod, now) or _unreachable(pod)]:
         words.append(_lost(lost[0], overdue=_overdue(lost[0], now)))
     return "; ".join(words)

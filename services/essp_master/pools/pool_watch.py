@@ -120,7 +120,7 @@ def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, s
         pool: f"job {job.job} waits to be fused and tested, which all its trainers are ready for"
         for pool in (ids.AGGREGATOR,)
         for job in jobs
-        if job.trainers and all(trainer.final for trainer in job.trainers)
+        if job.to_fuse
     }
     return begins | ends | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 

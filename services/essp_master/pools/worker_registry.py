@@ -46,6 +46,8 @@ class WorkerState:
     stuck: bool
     lanes: int | None = None
     """How many messages it handles at once, each on a core; None if it does not report that."""
+    queue: int = 0
+    """How much work it knows to wait for its whole pool."""
     partitions: int | None = None
     """How many partitions it owns; None if it does not report that."""
     troubles: Troubles = field(default_factory=dict)
@@ -71,6 +73,11 @@ class PoolState:
     def stuck(self) -> int:
         """How many workers hang."""
         return sum(worker.stuck for worker in self.workers)
+
+    @property
+    def queue(self) -> int:
+        """How much work they know to wait for the pool."""
+        return sum(worker.queue for worker in self.workers)
 
     @property
     def busy(self) -> float:
@@ -100,13 +107,16 @@ class WorkerRegistry:
     def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
         """Note a worker's heartbeat."""
         gauges = beat.gauges
-        busy, in_hand, oldest = (_number(gauges.get(name, 0.0)) for name in ("busy", "in_hand", "oldest"))
+        busy, in_hand, oldest, queue = (
+            _number(gauges.get(name, 0.0)) for name in ("busy", "in_hand", "oldest", "queue")
+        )
         state = WorkerState(
             worker,
             now_s,
             min(busy, 1.0),
             int(in_hand),
             stuck=oldest > STUCK_S,
+            queue=int(queue),
             lanes=int(_number(gauges["lanes"])) if "lanes" in gauges else None,
             partitions=int(_number(gauges["partitions"])) if "partitions" in gauges else None,
             machine=beat.machine if beat.HasField("machine") else None,

@@ -58,6 +58,11 @@ class PoolDemand:
     waiting: int = 0
     """Clips that are made and wait for predictors; of each stream by itself."""
 
+    @property
+    def to_fuse(self) -> bool:
+        """Whether it waits for an aggregator: all its trainers are done."""
+        return bool(self.trainers) and all(trainer.final for trainer in self.trainers)
+
 
 def demand_of(job: Job) -> PoolDemand:
     """Return the present demand of a job."""

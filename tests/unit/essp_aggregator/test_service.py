@@ -18,6 +18,7 @@ from essp_aggregator import assembly, sharing
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.fusion import Aligned, Trial, in_turn, try_candidates
+from essp_aggregator.load import AggregatorLoad
 from essp_aggregator.search import Search, TrialPool
 from essp_aggregator.service import Aggregator, build
 from essp_aggregator.shared_scores import SharedScores, scores_at
@@ -682,7 +683,7 @@ def test_a_candidate_of_a_shared_search_that_fails_fails_the_job_by_name(
 
 
 def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody tries the candidates of a job that was stopped."""
+    """Nobody tries the candidates of a job that was stopped. Heartbeats say how many wait, until then."""
     asked = threading.Event()
 
     def ask_nobody(*_: object) -> bool:
@@ -693,16 +694,23 @@ def test_the_wait_for_a_shared_search_ends_with_the_job(job: FinishedJob, monkey
     monkeypatch.setattr(sharing, "_WORTH", 0)
     monkeypatch.setattr(sharing, "_LOOK_S", 0.01)
     bench = AggregatorBench(job)
-    with bench.aggregator():
+    with bench.aggregator() as aggregator:
         for trainer in job.spec.trainers:
             bench.checkpoint_ready(trainer)
         assert asked.wait(LONGEST_S)
+        until(lambda: aggregator.gauges()["queue"] > 1)
+        assert aggregator.gauges()["busy"] > 0
         bench.announce(command=Control.STOP)
         assert "has ended" in bench.answer().failed.reason
+        until(lambda: not aggregator.gauges()["in_hand"])
+        assert aggregator.gauges()["queue"] == 0
 
 
-def test_a_candidate_whose_result_is_stored_is_not_tried_again(job: FinishedJob) -> None:
-    """Its message comes again if the aggregator that tried it lost its share before the commit."""
+def test_a_candidate_that_another_has_tried_is_not_tried_again(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before the first one, if a message comes again, nor in between: an aggregator that has just come takes
+    over a part of the share."""
     bench = AggregatorBench(job)
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
@@ -716,16 +724,29 @@ def test_a_candidate_whose_result_is_stored_is_not_tried_again(job: FinishedJob)
     prefix = f"{layout.SEARCHES}{'0a' * 8}/"
     with SharedScores(aligned[0]) as shared:
         job.store.put(f"{prefix}scores", shared.data)
-    job.store.put(f"{prefix}0000000000", b"stored")
-    asked = [TryCandidate(job=JOB, fence=4, search="0a" * 8, number=0, strategy="best", params_json="{}")]
+    job.store.put(f"{prefix}0000000000", b"before")
+
+    def try_all(pool: TrialPool, processes: int, job_name: str) -> None:
+        for number, one in enumerate(pool._candidates):
+            [pool.trials[number]] = in_turn([one], scores_at(pool._shared.fd, pool._shared.size))
+        job.store.put(f"{prefix}0000000002", b"meanwhile")
+
+    monkeypatch.setattr(TrialPool, "try_all", try_all)
+    asked = [
+        TryCandidate(job=JOB, fence=4, search="0a" * 8, number=number, strategy="best", params_json="{}")
+        for number in range(4)
+    ]
     with closing(ControlFeed(bench.bus)) as control:
         until(lambda: control.latest(JOB) is not None)
-        sharing.Helper(bench.adapters, 1, threading.Event())._answer(asked, control)
-    assert job.store.get(f"{prefix}0000000000") == b"stored"
+        sharing.Helper(bench.adapters, 1, AggregatorLoad(1), threading.Event())._answer(asked, control)
+    results = [job.store.get(f"{prefix}{number:010d}") for number in range(4)]
+    assert [result in (b"before", b"meanwhile") for result in results] == [True, False, True, False]
 
 
 def test_a_search_that_another_aggregator_has_ended_is_made_again(job: FinishedJob) -> None:
-    search = SharedSearch(MemoryBus(), job.store, JOB, 4, Search(1, JOB), lambda _: False, lambda: False)
+    search = SharedSearch(
+        MemoryBus(), job.store, JOB, 4, Search(1, JOB), AggregatorLoad(1), lambda _: False, lambda: False
+    )
     with pytest.raises(Unavailable, match="another aggregator"):
         search._wait_for([_candidate(BEST)], "a")
 
@@ -750,5 +771,7 @@ def test_a_candidate_that_nobody_tried_is_announced_again(job: FinishedJob, monk
     with closing(bus.subscribe([topics.SEARCHES], "helper")) as helper:
         for key in ("scores", "0000000000"):
             job.store.put(f"{layout.SEARCHES}a/{key}", b"stored")
-        SharedSearch(bus, job.store, JOB, 4, Search(1, JOB), look, lambda: False)._wait_for([_candidate(BEST)] * 3, "a")
+        load = AggregatorLoad(1)
+        search = SharedSearch(bus, job.store, JOB, 4, Search(1, JOB), load, look, lambda: False)
+        search._wait_for([_candidate(BEST)] * 3, "a")
     assert sorted(announced) == [1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import socket
 import threading
@@ -25,7 +26,9 @@ from essp_master.api import page, standby
 from essp_master.api.app import create_app
 from essp_master.api.guard import OPEN_PATHS, guarded, needed
 from essp_master.api.standby import create_standby
+from essp_master.api.tokens import Tokens
 from essp_master.config import MasterSettings, Right
+from tests.harness.fleet import Clock
 from tests.harness.serving import Served, served
 from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_master.api.test_jobs import problem
@@ -212,3 +215,20 @@ def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
     for wrong in ({"api_token": "also"}, {"api_token_file": str(tmp_path / "none")}):
         with pytest.raises(ConfigError, match="ESSP_API_TOKEN_FILE"):
             MasterSettings.model_validate({"api_token_file": str(file), **wrong}).tokens()
+
+
+def test_another_token_in_the_file_counts_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, clock = tmp_path / "token", Clock()
+    file.write_text("first")
+    tokens = Tokens(MasterSettings(api_token_file=str(file)), clock)
+    first = tokens()
+    file.write_text("second")
+    clock.now_s += 10
+    second = tokens()
+    assert [[token.sha256 for token in found] for found in (first, second)] == [
+        [hashlib.sha256(text).hexdigest()] for text in (b"first", b"second")
+    ]
+    file.unlink()  # as it may be for a moment
+    clock.now_s += 10
+    assert tokens() == second
+    assert "cannot be read" in caplog.text

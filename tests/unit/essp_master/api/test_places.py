@@ -45,7 +45,7 @@ def test_a_job_can_be_stopped_while_the_places_of_readers_are_taken() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        guard: Any = Guard(app, [], 1000, 0.0, 12)
+        guard: Any = Guard(app, tuple, 1000, 0.0, 12)
         async with AsyncExitStack() as stack:
             caller = await stack.enter_async_context(
                 httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost")

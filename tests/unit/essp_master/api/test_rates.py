@@ -88,7 +88,7 @@ def client(requests_per_s: float, *tokens: str) -> Api:
         for token in tokens
     ]
     app = Starlette(routes=[Route("/{path:path}", answer)])
-    return Api(Guard(app, known, 1024, requests_per_s))
+    return Api(Guard(app, lambda: known, 1024, requests_per_s))
 
 
 def status(of: Api, path: str = "/v1/jobs", token: str = "") -> int:

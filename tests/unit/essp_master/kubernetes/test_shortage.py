@@ -126,4 +126,4 @@ def test_ranks_that_find_no_node_are_told_of(cluster: Cluster, driver: Kubernete
     until(lambda: driver.sizes().get("trainer.demo.rgb") is not None and driver.sizes()["trainer.demo.rgb"].ready == 1)
     driver.repair()
     held_up = driver.sizes()["trainer.demo.rgb"].held_up
-    assert re.search(rf"1 pods are not placed, as {DEMO_RGB}-1[^:]*: Unschedulable", held_up)
+    assert re.search(rf"1 pod is not placed, as {DEMO_RGB}-1[^:]*: Unschedulable", held_up)

@@ -77,6 +77,7 @@ def test_a_trainer_runs_in_the_image_of_the_row_that_has_its_model(
     assert rgb.args == ["trainer", "--job=demo", "--trainer=rgb"]
 
 
+@pytest.mark.double  # a pod that is only said to be the Job's does not hold up the end of a real one
 def test_a_successor_waits_for_the_pods_of_the_one_before(cluster: Cluster, driver: KubernetesDriver) -> None:
     """Never two groups of one training: they save under the same name."""
     driver.train("demo", "rgb", 1, None)
@@ -238,7 +239,7 @@ def test_a_job_that_has_ended_stays_when_its_training_is_over_until_that_runs_ag
     """With the logs of its pods, for as long as its time to live says; also for the master after this one."""
     driver.train("demo", "rgb", 2, None)
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
-    labels = job_of(api).metadata.labels
+    first, labels = job_of(api).metadata.uid, job_of(api).metadata.labels
     assert (labels["essp.dev/job"], labels["essp.dev/trainer"]) == ("demo", "rgb")
     assert job_of(api).spec.template.metadata.labels["essp.dev/job"] == "demo", "kubectl logs --selector"
     ended(cluster, kind, reason, "")
@@ -253,7 +254,7 @@ def test_a_job_that_has_ended_stays_when_its_training_is_over_until_that_runs_ag
             assert (each.trainings(), each.done(), each.failed()) == ({}, set(), set()), "it is of the past"
     driver.train("demo", "rgb", 1, None)
     repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(1, 0, 0)})
-    assert cluster.count("POST", "jobs") == 2
+    assert job_of(api).metadata.uid != first
 
 
 def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(

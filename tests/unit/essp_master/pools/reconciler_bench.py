@@ -139,8 +139,8 @@ class ReconcilerBench:
             tell_paused=lambda pools: self.told.append(set(pools)),
         )
 
-    def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:
-        gauges = {"busy": busy, "in_hand": 1, "oldest": 0, "lanes": self.lanes}
+    def beat(self, worker: str, busy: float, pool: str = "decoder", queue: int = 0) -> None:
+        gauges = {"busy": busy, "in_hand": 1, "oldest": 0, "lanes": self.lanes, "queue": queue}
         self.worker_registry.note(worker, Heartbeat(pool=pool, gauges=gauges), self.clock())
 
     def pass_time(self, seconds: int, decoded_per_s: float, wait: float) -> None:

@@ -20,7 +20,7 @@ from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.status.pool_demand import PoolDemand
 from tests.harness.statuses import WHEN
 from tests.harness.waiting import until
-from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench, Recorded, job
+from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench, Recorded, job, training
 
 
 def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
@@ -295,3 +295,30 @@ def test_predictors_grow_while_clips_wait_for_busy_ones_and_go_when_no_job_predi
     assert pass_time(120, 1.0, replace(predicts, out_of_credit=False)) == 1, "they keep up"
     assert pass_time(120, 1.0, predicts) >= 3
     assert pass_time(600, 0.0) == 1
+
+
+def test_aggregators_grow_while_more_waits_than_they_can_do_at_once_and_go_when_all_is_fused() -> None:
+    bench = ReconcilerBench(aggregator=0)
+    bench.driver.bounds, bench.lanes = (0, 4), 2
+    trained = job(trainers=(replace(training("rgb", 0.0), final=True),))
+
+    def pass_time(seconds: int, busy: float, jobs: int, candidates: int = 0) -> int:
+        bench.jobs = [replace(trained, job=f"job{number}") for number in range(jobs)]
+        for _ in range(0, seconds, 10):
+            bench.clock.now_s += 10
+            for number in range(bench.driver.replicas["aggregator"]):
+                bench.beat(f"a{number}", busy, "aggregator", queue=0 if number else candidates)
+            bench.reconciler.step()
+        return bench.driver.replicas["aggregator"]
+
+    bench.jobs = [job()]
+    bench.reconciler.step()
+    assert bench.driver.replicas["aggregator"] == 0, "its trainers are not done"
+    assert pass_time(60, 1.0, jobs=1) == 1, "there is nothing for a second one"
+    assert pass_time(60, 1.0, jobs=1, candidates=2) == 1, "it tries both at once"
+    assert pass_time(60, 0.1, jobs=1, candidates=50) == 1, "it waits for the store"
+    assert pass_time(60, 1.0, jobs=1, candidates=3) == 2
+    assert pass_time(300, 1.0, jobs=3) == 3, "each fuses one of them"
+    assert pass_time(300, 1.0, jobs=3, candidates=50) == 4
+    assert "the maximum is 4" in bench.reconciler.pools()[0].reason
+    assert pass_time(900, 0.0, jobs=0) == 0
