@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -378,7 +378,7 @@ def _checked_parts(found: FrameHeader, payload: memoryview, chosen: Iterable[int
     """The parts of the chosen frames, in order, each with its checksum verified."""
     count = found.shape[0]
     a_frame = len(found.parts) // count if count else 0
-    starts = np.cumsum([0, *(size for size, _ in found.parts)]).tolist()
+    starts = [0, *accumulate(size for size, _ in found.parts)]
     parts = []
     for frame in chosen:
         for index in range(frame * a_frame, (frame + 1) * a_frame):
