@@ -16,7 +16,7 @@ from essp_common.pb.v1.messages_pb2 import TEST, TRAIN
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
-from tests.flow.test_journey import issued_by
+from tests.flow.test_journey import course_of
 from tests.harness.embedded_jobs import finish, run
 from tests.harness.journeys import weights_of
 
@@ -82,9 +82,8 @@ def test_once_all_have_stopped_nothing_is_decoded_for_training(make_job: MakeJob
     """The budget holds few clips, so the master is never an epoch ahead of the trainers. With the rate of `flow` its
     loss is 0 after few epochs, to the last bit, and no epoch can be better."""
     spec = impatient(make_job(epochs=10, clips=60, budget="256KiB"), flow_rate=0.5, rgb=1, flow=2)
-    with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
-        status = finish(job)
-    assert status.state is JobState.COMPLETED, status.reason
+    course = course_of(spec)
+    status, seeds = course.status, course.seeds
     last = max(trainer.stopped.epoch for trainer in status.trainers if trainer.stopped)
     assert all(trainer.stopped for trainer in status.trainers)
     assert last < 8, "there would have been more"
