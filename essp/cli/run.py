@@ -195,7 +195,8 @@ def run_watched(
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
-    with Claim(found.output, partial(typer.echo, err=True)) as claim:
+    output = stores.under(spec.output)
+    with Claim(output, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have continued the training
             asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
             found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
@@ -206,7 +207,7 @@ def run_watched(
             from essp.report.folder import write_report
             from essp.report.sweeps import best_of_sweeps
 
-            report = write_report(found.output, stores)
+            report = write_report(output, stores)
             typer.echo(f"report  {report.page}", err=True)
             for line in best_of_sweeps(report.run):
                 typer.echo(line, err=True)

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from essp_common.artifacts.removal import Removal
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
-from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.advice import advice
@@ -45,8 +44,6 @@ class Preflight:
     """A job that can begin, and what its run needs."""
 
     spec: JobSpec
-    output: ObjectStore
-    """The folder that it writes to."""
     fresh: bool
     """The job starts over."""
     removes: Removal | None
@@ -125,7 +122,6 @@ def preflight(
     removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(
         spec=job.spec,
-        output=output.store,
         fresh=fresh,
         removes=removes,
         classes=job.classes,

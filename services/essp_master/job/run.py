@@ -110,7 +110,7 @@ def claim_run(
     Raises `ConfigError` if another job has taken the output since the preflight, and `Conflict` if no fence is left.
     """
     spec, phases = preflight.spec, preflight.phases
-    output = preflight.output
+    output = stores.under(spec.output)
     history = History(output)
     # after `fresh`, numbers continue, so a master that still writes to the removed history notices
     before = history.last()
