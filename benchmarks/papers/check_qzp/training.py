@@ -203,7 +203,8 @@ def _bytes_table(values: Values) -> str:
         of_base = "" if base is None else percent(found["written"] / base, 1)
         rows.append([_title(name), size(found["written"]), of_base, *accuracies])
     head = ["checkpoints", "bytes written", "of `torch.save`", "accuracy of the last one", "resumed"]
-    return markdown(head, rows)
+    lacking = ", ".join(_title(name) for name in _WRITTEN if name not in values)
+    return markdown(head, rows) + (f"\n\nNot measured yet: {lacking}." if lacking else "")
 
 
 PART = Part("training", "what checkpoints cost a whole training", _steps, _table, _draw, quiet=True)

@@ -2,7 +2,7 @@
 
 `reading`: `essp bench io` on 16,384 files of 112 KB, with simulated devices that have the bandwidths of the paper's
 Table I, and from this machine's own disk, whose page cache is emptied of these files before each run. `raw` are plain
-reads of the same bytes, in the role of IOR. A run reads `_BATCHES` batches, drawn anew from all files.
+reads of the same bytes, in the role of IOR. A run reads `_BATCHES` batches, at random from all files.
 
 `objects`: the same files from an S3 server on this machine, and as records from there with a local disk tier: the first
 epoch reads from S3, the second from the disk.
