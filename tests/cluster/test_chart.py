@@ -67,7 +67,7 @@ def test_the_master_does_all_that_it_has_to_with_the_rights_of_the_chart_and_can
     with kubernetes_client(release.token("essp-master")) as api:
         assert granted(api, release.namespace) == {right[:3] for right in rights(helm.render(**ALL_ON))}
         with closing(driver_of(release, api, tmp_path)) as driver:
-            pools = {"aggregator", "decoder", "extractor.flow"}
+            pools = {"aggregator", "decoder", "extractor.flow", "predictor"}
             until(lambda: driver.sizes().keys() == pools)
             driver.scale("decoder", 4, ["nobody-1"])
             until(lambda: driver.sizes()["decoder"].replicas == 4)

