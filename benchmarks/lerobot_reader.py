@@ -24,7 +24,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 _KINDS = {
-    "aloha": (20, 120, 30, 480, 640, ("top", "wrist")),
+    "aloha": (50, 120, 30, 480, 640, ("top", "wrist")),
     "droid": (100, 80, 15, 180, 320, ("left", "right", "wrist")),
     "small": (3, 30, 30, 96, 128, ("top", "wrist")),
 }

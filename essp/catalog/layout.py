@@ -15,12 +15,13 @@ from essp.catalog.found import Found
 
 Kind = Literal[
     "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
-    "hollywood2", "ccv", "kth", "videofolder", "parquet", "two-level", "folders",
+    "hollywood2", "ccv", "kth", "videofolder", "parquet", "mcap", "two-level", "folders",
 ]  # fmt: skip
 """What a source may be called. `auto` recognises the source; `csv` is a user's own list, which needs no layout because
 its columns say everything."""
 LISTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+RECORDINGS = (".mcap",)
 TABLES = (".parquet", ".pq", ".arrow")
 """Files that may hold the bytes of videos."""
 
