@@ -36,7 +36,7 @@ _OF_TRAINING = (
 """What ESSP needs beside LeRobot, without what LeRobot has."""
 _WAYS = (
     *(("torchcodec", "item"), ("lance", "batch"), ("essp", "item"), ("essp", "batch"), ("essp", "stream")),
-    *(("torchcodec-uint8", "item"), ("essp-uint8", "batch"), ("essp-uint8", "stream")),
+    *(("torchcodec-uint8", "item"), ("essp-uint8", "batch"), ("essp-uint8", "stream"), ("essp-uint8", "shared")),
 )
 _CAMERAS = {"aloha": 2, "droid": 3}
 
@@ -92,7 +92,7 @@ def figures(measured: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
         own, lance, bytes_ = (
             cost.get(f"{kind}.{name}") for name in ("torchcodec.item", "lance.batch", "torchcodec-uint8.item")
         )
-        for how in ("item", "batch", "stream"):
+        for how in ("item", "batch", "stream", "shared"):
             ours = cost.get(f"{kind}.essp.{how}")
             if ours and own:
                 found[f"lerobot_{how}.{kind}"] = own / ours
