@@ -177,6 +177,7 @@ def shared(folder: str) -> None:
     from threading import Barrier
 
     import torch
+
     from essp import Clip, Limits, Loader, Sampling, Targets, open_catalog
     from essp.catalog.build import build
 

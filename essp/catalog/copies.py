@@ -17,6 +17,8 @@ from essp_engine.decoding.probing import Outcome, ProbeOptions, Prober
 
 _READ = "essp.catalog.mcap_recording:read"
 RECORDING, _VERSION = "recording.json", 1
+_CAMERA = "camera_"
+"""How the names of copies begin."""
 Document = Mapping[str, Any]
 """The content of `recording.json`: a `mcap_recording.Recording`, and which version of the file it describes."""
 
@@ -40,8 +42,10 @@ class Copies:
             found = json.loads(self.store.get(f"{self.folder_of(recording)}/{RECORDING}"))
         except (NotFound, ValueError):
             return None
-        same = isinstance(found, dict) and found.get("of") == _version(recording)
-        return found if same else None
+        if not isinstance(found, dict) or found.get("of") != _version(recording):
+            return None
+        there = {info.key for info in self.store.list(f"{self.folder_of(recording)}/")}
+        return found if there >= set(self._keys(recording, found)) else None
 
     def folder_of(self, recording: ObjectInfo) -> str:
         """The key of the folder of a recording."""
@@ -64,14 +68,22 @@ class Copies:
 
     def _kept(self, scratch: Path, info: ObjectInfo, outcome: Outcome) -> Document:
         """Store the copies of a recording. Its document is the last, so that nothing is taken for whole too early."""
-        made = scratch / outcome.facts["folder"]
-        for camera in outcome.facts["cameras"]:
-            for name in (camera["video"], camera["series"]):
-                self.store.put_file(f"{self.folder_of(info)}/{name}", str(made / name))
-                (made / name).unlink()
         document = {**outcome.facts, "of": _version(info)}
-        self.store.put(f"{self.folder_of(info)}/{RECORDING}", json.dumps(document, indent=1).encode())
+        keys, folder = self._keys(info, document), self.folder_of(info)
+        self.store.delete(f"{folder}/{RECORDING}")
+        for old in [old.key for old in self.store.list(f"{folder}/{_CAMERA}") if old.key not in keys]:
+            self.store.delete(old)
+        for key in keys:
+            copy = scratch / Path(document["folder"]).name / key.rpartition("/")[2]
+            self.store.put_file(key, str(copy))
+            copy.unlink()
+        self.store.put(f"{folder}/{RECORDING}", json.dumps(document, indent=1).encode())
         return document
+
+    def _keys(self, info: ObjectInfo, document: Document) -> list[str]:
+        """The keys of the copies of a recording."""
+        names = (camera[kind] for camera in document["cameras"] for kind in ("video", "series"))
+        return [f"{self.folder_of(info)}/{name}" for name in names]
 
 
 def _version(recording: ObjectInfo) -> list[Any]:

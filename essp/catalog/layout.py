@@ -49,5 +49,7 @@ class Layout:
     """Its lists may be called `.csv` or `.parquet` and have other columns than users' own lists."""
     episodes: bool = False
     """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
+    copies: bool = False
+    """A build copies its videos; so those that lie in the source are copies, too, maybe of what is no longer there."""
     notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing
     """Likely mistakes in the source, given its entries. The last argument: local folders without any file."""

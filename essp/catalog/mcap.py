@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from essp.catalog.copies import RECORDING, Copies, Document
+from essp.catalog.copies import Copies, Document
 from essp.catalog.entry import Entry
 from essp.catalog.folder_source import places, split_folders
 from essp.catalog.found import Found, few
 from essp.catalog.layout import RECORDINGS, Layout
 from essp_common.distribution import require
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
 from essp_common.quantities import counted
 
@@ -74,12 +74,7 @@ def _cameras(copies: Copies, info: ObjectInfo, document: Document, class_name: s
     folder, name = copies.folder_of(info), info.key.removesuffix(".mcap")
     for camera in document["cameras"]:
         key, topic = f"{folder}/{camera['video']}", camera["topic"]
-        try:
-            file = copies.store.head(key)
-        except NotFound:
-            gone = f"missing: remove {copies.store.uri(folder)}/{RECORDING}, and build the catalog again"
-            yield Entry(f"{name}/{topic.strip('/')}", copies.store.uri(key), class_name, split, error=gone)
-            continue
+        file = copies.store.head(key)
         yield Entry(
             f"{name}/{topic.strip('/')}",
             copies.store.uri(key),
@@ -97,4 +92,4 @@ def _cameras(copies: Copies, info: ObjectInfo, document: Document, class_name: s
         )
 
 
-MCAP = Layout("mcap", "MCAP recordings (.mcap)", is_mcap, recordings, files=RECORDINGS)
+MCAP = Layout("mcap", "MCAP recordings (.mcap)", is_mcap, recordings, files=RECORDINGS, copies=True)

@@ -117,7 +117,7 @@ def read_source(
     ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(layout.read(found))
-    if not (found.given or found.camera):  # otherwise a part of the content is enough
+    if not (found.given or found.camera or layout.copies):  # otherwise a part of the content is enough
         entries += found.unlisted(entries)
     folders = {entry.id for entry in entries if is_series(entry.uri)}
     if gaps := sorted(name for name in folders if name in found.frames and found.frames[name].gaps):

@@ -99,7 +99,11 @@ def test_a_recording_is_read_again_only_if_it_has_changed(tmp_path: Path) -> Non
     assert built(tmp_path).read == 0
     assert (tmp_path / "runs.videos/one/camera_0.mp4").stat() == copied
     write_json(path, compressed(PICTURES[:10], "libx264", tune="zerolatency"), "h264")
+    (tmp_path / "runs.videos/gone").mkdir()
+    (tmp_path / "runs.videos/one/camera_0.mp4").rename(tmp_path / "runs.videos/gone/camera_0.mp4")
     assert [row.frame_count for row in built(tmp_path).catalog.rows] == [10]
+    (tmp_path / "runs.videos/one/camera_0.mp4").unlink()
+    assert [row.error for row in built(tmp_path).catalog.rows] == [None]
 
 
 @pytest.mark.parametrize(("codec", "form"), [("libsvtav1", "av1"), ("libvpx-vp9", "vp9"), ("libx265", "h265")])
