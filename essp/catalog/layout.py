@@ -50,6 +50,6 @@ class Layout:
     episodes: bool = False
     """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
     copies: bool = False
-    """A build copies its videos; so those that lie in the source are copies, too, maybe of what is no longer there."""
+    """A build copies its videos, so those that are found in the source are copies, maybe of what is no longer there."""
     notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing
     """Likely mistakes in the source, given its entries. The last argument: local folders without any file."""

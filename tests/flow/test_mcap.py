@@ -26,6 +26,7 @@ from tests.harness.recordings import (
     moments,
     position,
     write_json,
+    write_protobuf,
     write_ros2,
 )
 
@@ -92,7 +93,9 @@ def test_the_cameras_of_a_recording_are_views_of_one_event(tmp_path: Path) -> No
 def test_a_recording_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "one.mcap"
     write_json(path, compressed(PICTURES, "libx264", tune="zerolatency", sc_threshold="0"), "h264")
-    (row,) = built(tmp_path).catalog.rows
+    found = built(tmp_path)
+    (row,) = found.catalog.rows
+    assert any("/map is left out: flatbuffer messages" in note for note in found.notes)
     copied = (tmp_path / "runs.videos/one/camera_0.mp4").stat()
     assert (row.error, row.codec, row.frame_count, row.keyframe_frame[:3]) == (None, "h264", COUNT, (0, 5, 10))
     assert (row.meta["task"], row.meta["recording"]) == ("lift the cube", "one.mcap")
@@ -114,9 +117,13 @@ def test_compressed_video_is_copied_as_it_is(tmp_path: Path, codec: str, form: s
         "libx265": {"x265-params": "bframes=0:repeat-headers=1:log-level=none"},
     }
     packets = compressed(PICTURES, codec, **options[codec])
-    write_json(tmp_path / "one.mcap", packets, form)
+    write_protobuf(tmp_path / "one.mcap", packets, form)
     found = read(str(tmp_path / "one.mcap"), str(tmp_path))
-    assert [note.partition(" is left out")[0] for note in found.notes] == ["/map"]
+    series = unpack((tmp_path / found.folder / found.cameras[0].series).read_bytes()).series
+    assert {name: values.tolist() for name, values in series.items()} == {
+        "/imu.turn.x": list(range(COUNT)),
+        "/imu.turn.y": [-number for number in range(COUNT)],
+    }
     with av.open(str(tmp_path / found.folder / found.cameras[0].video)) as container:
         times_us = [round(1_000_000 * float(frame.time or 0)) for frame in container.decode(video=0)]
     assert times_us == [(stamp - BEGIN_NS) // 1000 for stamp in moments(COUNT)]

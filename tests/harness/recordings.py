@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from mcap.writer import CompressionType, Writer
+from mcap_protobuf.writer import Writer as ProtobufWriter
 from mcap_ros2.writer import Writer as Ros2Writer
 from numpy.typing import NDArray
 
@@ -92,3 +96,35 @@ def write_json(path: Path, packets: Sequence[bytes], form: str) -> None:
             writer.add_message(other, stamp, b"?", stamp)
         writer.add_metadata("run", {"task": "lift the cube"})
         writer.finish()
+
+
+def write_protobuf(path: Path, packets: Sequence[bytes], form: str) -> None:
+    """A camera of compressed video, and a message within a message."""
+    video, turn, motion = _messages(
+        {
+            "CompressedVideo": {"format": "string", "data": "bytes"},
+            "Turn": {"x": "double", "y": "double"},
+            "Imu": {"frame_id": "string", "turn": ".foxglove.Turn"},
+        }
+    )
+    with path.open("wb") as file, ProtobufWriter(file) as writer:
+        for number, (stamp, data) in enumerate(zip(moments(len(packets)), packets, strict=True)):
+            imu = motion(frame_id="arm", turn=turn(x=number, y=-number))
+            writer.write_message("/imu", imu, log_time=stamp, publish_time=stamp)
+            writer.write_message(TOP, video(format=form, data=data), log_time=stamp + 1, publish_time=stamp)
+
+
+def _messages(fields: Mapping[str, Mapping[str, str]]) -> list[Any]:
+    """Classes of protobuf messages in the package of Foxglove's."""
+    file = FileDescriptorProto(name="recording.proto", package="foxglove", syntax="proto3")
+    for name, kinds in fields.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(kinds.items(), 1):
+            added = message.field.add(name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
+            if kind.startswith("."):
+                added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, kind
+            else:
+                added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+    pool = DescriptorPool()
+    pool.Add(file)
+    return [GetMessageClass(pool.FindMessageTypeByName(f"foxglove.{name}")) for name in fields]
