@@ -58,7 +58,11 @@ class Copies:
             options = replace(
                 self.probe,
                 workers=max(1, min(self.probe.workers, len(uris))),
-                **{"probe": _READ, "argument": scratch, "sums": False, "quick": False, "confined": False},
+                probe=_READ,
+                argument=scratch,
+                sums=False,
+                quick=False,
+                confined=False,
             )
             with Prober(self.roots, options) as prober:
                 for outcome in prober.read(uris):

@@ -188,7 +188,8 @@ class Clock:
         inside = np.clip(wanted, appears[0], appears[-1])
         found = np.searchsorted((appears[:-1] + appears[1:]) / 2, inside)
         outside = np.rint((wanted - inside) * self._fps).astype(np.int64)
-        return (self._first + found + outside).tolist()
+        numbers: list[int] = (self._first + found + outside).tolist()
+        return numbers
 
 
 _CLOCK = (
