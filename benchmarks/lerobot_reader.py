@@ -6,8 +6,9 @@
     python lerobot_reader.py train FOLDER READER STEPS           # LeRobot's ACT policy on a CPU
 
 READER is `torchcodec` or `pyav` (LeRobot's class with this backend), `lance` (lerobot-lancedb, of a folder that it has
-converted) or `essp`. All give float32, unless READER ends with `-uint8`. `shared` is `essp.Loader` (uint8): as many
-loops as trainings take the batches of one pool of decoders, and its CPU is of all processes, for each sample of a loop.
+converted) or `essp`. All give float32, unless READER ends with `-uint8`. `shared` is `essp.Loader` (uint8): several
+loops, as of several training runs, take the batches of one pool of decoders. Its CPU is the sum over all processes, for
+each sample of a loop.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def copy_packets(path: str, codec: str, frames: Stamped) -> int:
     source = _Packets(codec, frames)
     count = 0
     try:
-        with av.open(source, format=_RAW.get(codec, "ivf")) as given, _writing(path) as made:
+        with av.open(source, "r", format=_RAW.get(codec, "ivf")) as given, _writing(path) as made:
             stream = given.streams.video[0]
             if stream.codec_context is None:
                 raise BadVideo(f"FFmpeg has no decoder for {codec} here", "format")

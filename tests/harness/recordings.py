@@ -95,7 +95,7 @@ def write_json(path: Path, packets: Sequence[bytes], form: str) -> None:
             writer.add_message(camera, stamp, text.encode(), stamp)
             writer.add_message(other, stamp, b"?", stamp)
         writer.add_metadata("run", {"task": "lift the cube"})
-        writer.finish()
+        writer.finish()  # type: ignore[no-untyped-call]
 
 
 def write_protobuf(path: Path, packets: Sequence[bytes], form: str) -> None:
