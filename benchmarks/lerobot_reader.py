@@ -20,6 +20,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def shared(folder: str) -> None:
         targets=Targets(series={"action": [0.0], "observation.state": [0.0]}),
     )
     used = [0.0, 0.0]
-    warm, end = (Barrier(_LOOPS, lambda place=place: used.__setitem__(place, _all_cpu_s())) for place in (0, 1))
+    warm, end = (Barrier(_LOOPS, partial(_note_cpu, used, place)) for place in (0, 1))
 
     def take(loader: Any) -> None:
         for number, _ in zip(range(_SHARED_WARM + _SHARED_BATCHES), loader, strict=False):
@@ -213,6 +214,10 @@ def shared(folder: str) -> None:
             loader.close()
     milliseconds = 1000 * (used[1] - used[0]) / (_LOOPS * _SHARED_BATCHES * _BATCH)
     print(json.dumps({"user_ms": milliseconds, "system_ms": 0.0, "loops": _LOOPS}))
+
+
+def _note_cpu(used: list[float], place: int) -> None:
+    used[place] = _all_cpu_s()
 
 
 def _all_cpu_s() -> float:

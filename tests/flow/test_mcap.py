@@ -53,8 +53,8 @@ def test_the_cameras_of_a_recording_are_views_of_one_event(tmp_path: Path) -> No
     decoder = av.CodecContext.create("mjpeg", "r")
     assert isinstance(decoder, av.VideoCodecContext)
     for number, data in enumerate(jpegs):
-        (wanted,) = decoder.decode(av.Packet(data))
-        np.testing.assert_array_equal(essp.decode(rows[TOP], number, frames=1)[0], wanted.to_ndarray(format="rgb24"))
+        (plain,) = decoder.decode(av.Packet(data))
+        np.testing.assert_array_equal(essp.decode(rows[TOP], number, frames=1)[0], plain.to_ndarray(format="rgb24"))
     np.testing.assert_array_equal(essp.decode(rows[WRIST], frames=COUNT), OTHERS)
 
     states = [BEGIN_NS + 5_000_000 + 10_000_000 * number for number in range(100 * COUNT // 20)]
@@ -78,6 +78,7 @@ def test_the_cameras_of_a_recording_are_views_of_one_event(tmp_path: Path) -> No
         targets=targets,
     ) as loader:
         for batch in loader:
+            assert batch.targets is not None
             for clip_number, shown in enumerate(batch.meta["frame_numbers"]):
                 first, second = shown[TOP][0], shown[WRIST][0]
                 there = [stamp for stamp in moments(COUNT, WRIST_LATE_S) if stamp <= moments(COUNT)[first] + 1_000_000]

@@ -319,6 +319,7 @@ def test_a_loader_gives_colours_and_distances_of_one_moment(tmp_path: Path) -> N
     ) as loader:
         for batch in loader:
             far = batch.frames[CAMERAS[1]]
+            assert batch.targets is not None
             assert (far.dtype, far.shape[1:]) == (torch.uint16, (2, 24, 32, 1))
             for frames, index in zip(far, batch.targets.values["index"].flatten().tolist(), strict=True):
                 wanted = np.stack([codes[int(index) - back][1::2, 1::2] for back in (1, 0)])
