@@ -36,7 +36,7 @@ _OF_TRAINING = (
 """What ESSP needs beside LeRobot, without what LeRobot has."""
 _WAYS = (
     *(("torchcodec", "item"), ("lance", "batch"), ("essp", "item"), ("essp", "batch"), ("essp", "stream")),
-    *(("torchcodec-uint8", "item"), ("essp-uint8", "batch"), ("essp-uint8", "stream")),
+    *(("torchcodec-uint8", "item"), ("essp-uint8", "batch"), ("essp-uint8", "stream"), ("essp-uint8", "shared")),
 )
 _CAMERAS = {"aloha": 2, "droid": 3}
 
@@ -92,8 +92,8 @@ def figures(measured: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
         own, lance, bytes_ = (
             cost.get(f"{kind}.{name}") for name in ("torchcodec.item", "lance.batch", "torchcodec-uint8.item")
         )
-        for how in ("item", "batch", "stream"):
-            ours = cost.get(f"{kind}.essp.{how}")
+        for how in ("item", "batch", "stream", "shared"):
+            ours = cost.get(f"{kind}.essp.{how}") or (cost.get(f"{kind}.essp-uint8.{how}") if how == "shared" else None)
             if ours and own:
                 found[f"lerobot_{how}.{kind}"] = own / ours
             if ours and lance:
@@ -103,7 +103,7 @@ def figures(measured: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
             if bytes_ and (whole := cost.get(f"{kind}.essp-uint8.{how}")):
                 found[f"lerobot_{how}_uint8.{kind}"] = bytes_ / whole
     for name, each in measured.items():
-        if ".essp" in name:
+        if ".essp" in name and "first_cpu_s" in each[0]:
             found[f"lerobot_first_cpu_s.{name}"] = statistics.median(one["first_cpu_s"] for one in each)
     return found
 

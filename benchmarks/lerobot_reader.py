@@ -1,12 +1,14 @@
 """What `lerobot_compare.py` runs in each environment: records a data set, reads it, trains on it. Imports no ESSP.
 
     python lerobot_reader.py record FOLDER aloha|droid|small     # by LeRobot itself
-    python lerobot_reader.py measure FOLDER READER HOW BATCHES   # a line of JSON; HOW: item, batch, stream
+    python lerobot_reader.py measure FOLDER READER HOW BATCHES   # a line of JSON; HOW: item, batch, stream, shared
     python lerobot_reader.py dump FOLDER READER FILE             # items, for a comparison
     python lerobot_reader.py train FOLDER READER STEPS           # LeRobot's ACT policy on a CPU
 
 READER is `torchcodec` or `pyav` (LeRobot's class with this backend), `lance` (lerobot-lancedb, of a folder that it has
-converted) or `essp`. All give float32, unless READER ends with `-uint8`.
+converted) or `essp`. All give float32, unless READER ends with `-uint8`. `shared` is `essp.Loader` (uint8): several
+loops, as of several training runs, take the batches of one pool of decoders. Its CPU is the sum over all processes, for
+each sample of a loop.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 _KINDS = {
-    "aloha": (20, 120, 30, 480, 640, ("top", "wrist")),
+    "aloha": (50, 60, 30, 480, 640, ("top", "wrist")),
     "droid": (100, 80, 15, 180, 320, ("left", "right", "wrist")),
     "small": (3, 30, 30, 96, 128, ("top", "wrist")),
 }
@@ -36,6 +39,10 @@ _BATCH = 32
 _VISIT = 16
 _WARM = 2
 """Batches, and of `stream` windows, that are not counted: until memory is used again."""
+_LOOPS = 8
+"""Of `shared`."""
+_SHARED_WARM, _SHARED_BATCHES = 20, 40
+"""Batches of each loop, from when on memory is used again."""
 _WINDOWS = 4
 """Of `stream`, that are counted: a window is decoded ahead, so parts of one say nothing."""
 
@@ -131,6 +138,8 @@ def measure(folder: str, reader: str, how: str, count: str) -> None:
     """Print the CPU of a sample in one thread of torch, the time to the first batch, and the memory."""
     import torch
 
+    if how == "shared":
+        return shared(folder)
     torch.set_num_threads(1)
     data = opened(folder, reader)
     batches = _batches(data, how)
@@ -162,6 +171,61 @@ def measure(folder: str, reader: str, how: str, count: str) -> None:
             }
         )
     )
+
+
+def shared(folder: str) -> None:
+    """Print the CPU of a sample of one of `_LOOPS` loops, in all processes together."""
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Barrier
+
+    import torch
+
+    from essp import Clip, Limits, Loader, Sampling, Targets, open_catalog
+    from essp.catalog.build import build
+
+    torch.set_num_threads(1)
+    catalog = Path(f"{folder}.parquet")
+    if not catalog.exists():
+        build(f"lerobot://{folder}", f"file://{catalog}", ["file:///"])
+    rows = open_catalog(catalog).rows
+    sizes = {row.view: (row.height, row.width) for row in rows[:_LOOPS]}
+    first = Loader(
+        catalog,
+        clip={view: Clip(frames=1, size=size) for view, size in sizes.items()},
+        batch_size=_BATCH,
+        sampling=Sampling(kind="exhaustive", clips_per_visit=_VISIT),
+        limits=Limits(decoders=2, loops=_LOOPS),
+        validation_fraction=0,
+        targets=Targets(series={"action": [0.0], "observation.state": [0.0]}),
+    )
+    used = [0.0, 0.0]
+    warm, end = (Barrier(_LOOPS, partial(_note_cpu, used, place)) for place in (0, 1))
+
+    def take(loader: Any) -> None:
+        for number, _ in zip(range(_SHARED_WARM + _SHARED_BATCHES), loader, strict=False):
+            if number == _SHARED_WARM - 1:
+                warm.wait()
+        end.wait()
+
+    with first, ThreadPoolExecutor(_LOOPS) as pool:
+        loaders = [first, *(first.another() for _ in range(_LOOPS - 1))]
+        list(pool.map(take, loaders))
+        for loader in loaders[1:]:
+            loader.close()
+    milliseconds = 1000 * (used[1] - used[0]) / (_LOOPS * _SHARED_BATCHES * _BATCH)
+    print(json.dumps({"user_ms": milliseconds, "system_ms": 0.0, "loops": _LOOPS}))
+
+
+def _note_cpu(used: list[float], place: int) -> None:
+    used[place] = _all_cpu_s()
+
+
+def _all_cpu_s() -> float:
+    """Processor time of this process and of all processes that it has started, also of those that have ended."""
+    import psutil
+
+    own = psutil.Process()
+    return sum(sum(each.cpu_times()[:4]) for each in (own, *own.children(recursive=True)))
 
 
 def _memory_mib() -> int:

@@ -1,7 +1,10 @@
-"""Imitate a robot from a LeRobot data set: predict its next actions from cameras and state; after a kill, it resumes.
+"""Imitate a robot from its data set: predict its next actions from cameras and state; after a kill, it resumes.
 
 essp catalog build lerobot://data/aloha --out aloha.parquet
 python robot_policy.py aloha.parquet observation.images.top observation.images.wrist
+
+essp catalog build runs/ --out runs.parquet  # MCAP recordings
+python robot_policy.py runs.parquet /top/image /wrist/image --state /arm/state.position --action /arm/command.position
 """
 
 import argparse
@@ -36,6 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("catalog")
     parser.add_argument("cameras", nargs="+", help="views of the catalog")
+    parser.add_argument("--state", default="observation.state", help="series of the catalog")
+    parser.add_argument("--action", default="action", help="series of the catalog")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--horizon", type=int, default=16, help="actions that are foretold")
     parser.add_argument("--size", type=int, default=96)
@@ -52,7 +57,7 @@ def main() -> None:
         "sampling": essp.Sampling(kind="exhaustive", clips_per_visit=32),
         "validation_fraction": 0,
         "targets": essp.Targets(
-            series={"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]}
+            series={options.action: [step / fps for step in range(options.horizon)], options.state: [0.0]}
         ),
         "device": device,
     }
@@ -60,7 +65,7 @@ def main() -> None:
     with essp.Loader(options.catalog, **arguments | {"batch_size": 1, "device": "cpu"}) as one:
         values = next(iter(one)).targets.values
 
-    state, action = values["observation.state"].shape[-1], values["action"].shape[-1]
+    state, action = values[options.state].shape[-1], values[options.action].shape[-1]
     policy = Policy(len(options.cameras), state, action, options.horizon).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-4)
     if options.checkpoint.exists():
@@ -73,9 +78,9 @@ def main() -> None:
         for step, batch in enumerate(loader):
             pictures = torch.stack([frames[:, 0] for frames in batch.frames.values()], dim=1)
             targets = batch.targets.to(device)
-            foretold = policy(pictures, targets.values["observation.state"][:, 0].float())
-            errors = nn.functional.smooth_l1_loss(foretold, targets.values["action"].float(), reduction="none")
-            inside = ~targets.is_pad["action"]  # an episode's last frames have fewer actions before them
+            foretold = policy(pictures, targets.values[options.state][:, 0].float())
+            errors = nn.functional.smooth_l1_loss(foretold, targets.values[options.action].float(), reduction="none")
+            inside = ~targets.is_pad[options.action]  # an episode's last frames have fewer actions before them
             loss = errors[inside].mean()
             optimizer.zero_grad()
             loss.backward()

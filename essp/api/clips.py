@@ -23,6 +23,7 @@ from essp.api.loader_arguments import Clip
 from essp.frame_folders import found_video
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
+from essp_common.catalog.notes import is_depth
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing
 from essp_common.errors import BadVideo, ConfigError, NotFound
@@ -38,12 +39,12 @@ from essp_engine.planning.planned_clip import even_snippets, places_in
 from essp_engine.seeding.seeds import clip_seed
 from essp_engine.video.colour import pictures
 from essp_engine.video.container import VideoFile
-from essp_engine.video.geometry import GRAY, YUV420, frame_shape
+from essp_engine.video.geometry import GRAY, GRAY16, YUV420, frame_dtype, frame_shape
 from essp_engine.video.probe import probe, tolerant
 from essp_engine.video.reader import Reader
 
 Interpolation = Literal["bilinear", "bicubic", "area"]
-Clips = NDArray[np.uint8]
+Clips = NDArray[Any]
 _KEPT = (YUV420, GRAY)
 MOST_FRAMES = 2**31 - 1
 _MOST_SIDE = 2**13
@@ -98,9 +99,9 @@ def decode(
     size: `(height, width)` to scale to. Without `short_side` and `size`, frames keep their displayed size, rotated as
         the video says.
     clip: frames, stride or times of frames, size and pixel format in one: an `essp.Clip`, or as a model was trained,
-        `clip=model.clip`. `gray` clips are `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each
-        other one at the same offset into its part of the video. It excludes `frames`, `stride`, `short_side` and
-        `size`.
+        `clip=model.clip`. `gray` clips are `(T, H, W, 1)`, and `gray16` clips, too, as uint16. The first of its
+        `snippets` begins at `start`, and each other one at the same offset into its part of the video. It excludes
+        `frames`, `stride`, `short_side` and `size`.
     strict: raise for a damaged frame, and for a moment at which the video shows nothing; otherwise the last good frame
         replaces it.
 
@@ -111,7 +112,8 @@ def decode(
         essp.decode("a.mp4", clip=essp.Clip(frames=8, max_pixels=50_000)).shape  # (8, 168, 252, 3)
 
     Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), `ConfigError` for
-    an invalid argument, such as a start outside the video, and `NotFound` for a URI outside all stores.
+    an invalid argument, such as a start outside the video, or colours of a depth camera, and `NotFound` for a URI
+    outside all stores.
     """
     start = plain(start)
     if at_s is not None:
@@ -136,7 +138,8 @@ def decode(
     with ExitStack() as stack:
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(video, file, strict)
-        clips = _zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)))
+        _refuse_colours(row, resize)
+        clips = _zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)), frame_dtype(resize))
         if clip is None:
             seeds = [seed_of(row, first, frames, stride) for first in starts]
         else:
@@ -162,6 +165,7 @@ def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize,
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(video, file, strict, timed=True)
         numbers = _shown_at(row, seconds, strict)
+        _refuse_colours(row, resize)
         frames = _zeros((len(numbers), *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, number - row.first_frame, 1, 1) for number in numbers]
         with Reader(file, lookahead=row.lookahead) as reader:
@@ -199,6 +203,16 @@ def _shown_at(row: VideoRow, seconds: Sequence[float], strict: bool) -> list[int
     return found
 
 
+def _refuse_colours(row: VideoRow, resize: Resize) -> None:
+    """Raises `ConfigError` for colours of a depth camera."""
+    if is_depth(row.notes) and resize.pixels != GRAY16:
+        raise ConfigError(
+            f"{row.id} has distances of a depth camera, which other formats round; use Clip(pixels='gray16')",
+            field="clip.pixels",
+            code="conflict",
+        )
+
+
 def _refuse_beside(argument: str, **others: tuple[Any, Any]) -> None:
     """Raises `ConfigError` for an argument that is replaced by another one. `others`: value and default of each."""
     for name, (value, default) in others.items():
@@ -207,10 +221,10 @@ def _refuse_beside(argument: str, **others: tuple[Any, Any]) -> None:
             raise ConfigError(f"`{argument}` replaces it; give one of the two", field=name, code="conflict")
 
 
-def _zeros(shape: tuple[int, ...]) -> Clips:
+def _zeros(shape: tuple[int, ...], dtype: str = "uint8") -> NDArray[Any]:
     """Raises `ConfigError` if there is not enough memory."""
     try:
-        return np.zeros(shape, np.uint8)
+        return np.zeros(shape, dtype)
     except (MemoryError, ValueError) as error:
         raise ConfigError(
             f"{in_words(prod(shape))} do not fit into memory; decode fewer or smaller frames",

@@ -40,8 +40,8 @@ T = TypeVar("T")
 class Batch:
     """A batch of B clips: `frames`, `labels`, `meta`, `targets` and `text`; `len(batch)` is B.
 
-    frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-        (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. With
+    frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels, uint8 or
+        uint16 (`Clip.pixels`). With a clip for each view of an event: a dictionary of such tensors, by view. With
         `Clip(max_pixels=...)`: a list of B tensors `(T, H, W, C)`, which may differ in height and width. Other features
         are `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
     labels: `(B,)` int64 on the CPU: class ids, which are indices into `Loader.classes`.

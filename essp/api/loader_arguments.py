@@ -62,7 +62,8 @@ class Clip:
         centre.
     pixels: format in which frames reach the loop. `yuv420`: as in the video, with half the bytes and a third of the
         cost of scaling; `Batch.frames` is still RGB, converted on the loader's device (before the `transform`,
-        if there is one). `gray`: luma only, for flow and for networks with one input channel.
+        if there is one). `gray`: luma only, for flow and for networks with one input channel. `gray16`: luma as the
+        video stores it, with all its bits, as uint16: for depth cameras. Frames are scaled to the nearest pixel.
     part: the part of each video from which clips are taken: `(0.25, 0.75)` is its middle half.
     snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
         of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
@@ -98,7 +99,7 @@ class Clip:
     frames: int = _FRAMES
     stride: int = 1
     size: int | tuple[int, int] = _SIDE
-    pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
+    pixels: Literal["rgb", "yuv420", "gray", "gray16"] = "rgb"
     part: tuple[float, float] = (0.0, 1.0)
     snippets: int = 1
     fps: float | None = None

@@ -33,6 +33,7 @@ from essp.api.contents import Contents, given_videos, is_contents, name_of_conte
 from essp.api.prediction import find
 from essp.catalog.build import file_row
 from essp.uris import as_uri
+from essp_common.catalog.notes import is_depth
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
@@ -219,6 +220,10 @@ class Stream:
                 fault = "vanished" if kind == "missing" else kind  # `BadVideo` has one word for both
                 known = fault in get_args(VideoFault)
                 self._failed(row, BadVideo(reason, fault) if known else EsspError(row.error))  # type: ignore[arg-type]
+                continue
+            if is_depth(row.notes):
+                how = "essp.decode(row, clip=essp.Clip(pixels='gray16')) reads them"
+                self._failed(row, BadVideo(f"a depth camera has distances and no colours; {how}", "format"))
                 continue
             frame_bytes = int(np.prod(frame_shape(self._resize, row.height, row.width)))
             most = self._unit_bytes // frame_bytes

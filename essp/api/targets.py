@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,13 @@ from essp_common.catalog.rows import Rows
 from essp_common.catalog.targets import Targets as VideoTargets
 from essp_common.catalog.targets import unpack
 from essp_common.catalog.timed import TimedFrames
+from essp_common.catalog.timing import Clock
 from essp_common.errors import ConfigError
 from essp_common.validation import suggested
 
 _TOLERANCE_S = 1e-4
 _KEPT = 64
+_LEAST_FPS = 1e-6
 """Videos whose unpacked targets are cached: clips of one video often follow each other."""
 
 
@@ -104,6 +106,7 @@ class TargetReader:
         self._deltas = deltas
         self._steps = np.arange(frames, dtype=np.int64) * stride
         self._video = lru_cache(maxsize=_KEPT)(self._read)
+        self._clock = lru_cache(maxsize=_KEPT)(partial(Clock, rows))
 
     def check(self) -> None:
         """Raises `ConfigError` for a series in `Targets.series` that no video of the split has."""
@@ -184,17 +187,22 @@ class TargetReader:
         at: NDArray[np.int64] = numbers - rows.numbers("first_frame").astype(np.int64)[:, None]
         if name not in self._deltas:
             return at
-        steps = rows.numbers("fps")[:, None] * np.array(self._deltas[name], np.float64)
-        whole = np.rint(steps)
-        if (np.abs(steps - whole) > _TOLERANCE_S * rows.numbers("fps")[:, None]).any():
-            fps = float(rows.numbers("fps")[0])
+        deltas, fps = np.array(self._deltas[name], np.float64), rows.numbers("fps")
+        whole = np.rint(fps[:, None] * deltas)
+        varying = rows.lengths("timestamps") > 0
+        off_s = np.abs(deltas - whole / np.maximum(fps, _LEAST_FPS)[:, None])
+        if wrong := np.flatnonzero((off_s > _TOLERANCE_S).any(1) & ~varying).tolist():
             raise ConfigError(
-                f"must be multiples of 1/{fps:g} seconds, the time between two frames",
+                f"must be multiples of 1/{fps[wrong[0]]:g} seconds, the time between two frames",
                 field=f"targets.series.{name}",
                 code="invalid",
             )
-        at = at[:, -1:] + whole.astype(np.int64)
-        return at
+        found = at[:, -1:] + whole.astype(np.int64)
+        for clip in np.flatnonzero(varying).tolist():
+            clock, first = self._clock(places[clip]), int(rows.number("first_frame", clip))
+            now_s = clock.appears_s(first + int(at[clip, -1]))
+            found[clip] = np.array(clock.nearest((now_s + deltas).tolist())) - first
+        return found
 
     def _at(
         self, name: str, places: Sequence[int], videos: Sequence[VideoTargets], at: NDArray[np.int64]

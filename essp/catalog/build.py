@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any
 
 from essp.catalog.background import background_rows
+from essp.catalog.copies import Copies
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import few
 from essp.catalog.journal import ROWS, Journal
@@ -32,7 +34,7 @@ from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
-from essp_common.catalog.notes import OFFSET, SALVAGED, lines
+from essp_common.catalog.notes import DEPTH, OFFSET, SALVAGED, lines
 from essp_common.catalog.rows import RowPieces, Rows, VideoRow, extra_of
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
@@ -51,6 +53,7 @@ _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be 
 """`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
 _OFFSET_S = 1e-4
 """How far off frames may be without a note: LeRobot's own tolerance."""
+_DISTANCES = f"{DEPTH}: a depth camera; clips of gray16 have its distances"
 _NO_END = "; without an end, the segment ends with the file"
 _SAID = frozenset(
     {"id", "uri", "class_name", "split", "group", "event", "view", "origin_s", "extra", "targets", "error"}
@@ -186,6 +189,7 @@ def build(
         frame_counts,
         options.view_columns,
         checked_rate(options.fps, "--fps"),
+        Copies(store, f"{PurePosixPath(key).with_suffix('')}.videos", roots, options.probe, progress),
     )
     if options.background is not None and any(entry.view for entry in listing.entries):
         raise ConfigError(
@@ -406,28 +410,28 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     if entry.error is not None or file is None:
         return row
     row = replace(row, **{name: getattr(file, name) for name in _FACTS})
-    row = replace(row, notes=_of_the_file(row.notes))
+    row = replace(row, notes=_of_the_file(row.notes, entry.depth))
     if not file.frame_count:
         return replace(row, error=file.error)
     row = _cut(row, entry.segment)
-    row = replace(row, origin_s=_origin_s(row, entry.segment))
+    row = replace(row, origin_s=entry.origin_s if entry.segment is None else _origin_s(row, entry.segment))
     return row if row.error is not None else _aimed(row, entry)
 
 
-def _origin_s(row: VideoRow, segment: Segment | None) -> float:
+def _origin_s(row: VideoRow, segment: Segment) -> float:
     """When the event of a row begins: where its segment was said to begin, which may lie between two frames.
 
     Frames that are counted (`Segment.frames`) begin with the first of them, even if that is a little off its time.
     """
-    if segment is None:
-        return 0.0
     by_frames = segment.unit == "frame" or segment.frames is not None
     return Timing(row).shown_s(row.first_frame) if by_frames else segment.start
 
 
-def _of_the_file(notes: str) -> str:
-    """The notes without those on an episode: a row of the previous catalog may be one of the file's others."""
-    return "\n".join(line for line in notes.splitlines() if not line.startswith(f"{OFFSET}: "))
+def _of_the_file(notes: str, depth: bool) -> str:
+    """The notes without those on an episode: a row of the previous catalog may be one of the file's others. A depth
+    camera has a note, because files do not say so."""
+    said = [line for line in notes.splitlines() if not line.startswith((f"{OFFSET}: ", f"{DEPTH}: "))]
+    return "\n".join([*said, *([_DISTANCES] if depth else [])])
 
 
 def _offsets(rows: Rows) -> tuple[str, ...]:

@@ -70,5 +70,9 @@ class Entry:
     unlabelled: str = ""
     """Why it has no class. This is a problem if another entry of the source has a class; otherwise prediction is
     possible."""
+    origin_s: float = 0.0
+    """When its event begins, in seconds of the file's clock, if the entry has no segment."""
+    depth: bool = False
+    """Whether its frames are distances of a depth camera, and not colours."""
     error: str | None = None
     """`kind: reason` if it cannot become a usable row, whatever the file contains."""

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from essp.catalog.copies import Copies
 from essp.catalog.entry import Entry
 from essp.frame_folders import Pictures, has_gaps, main_series, series_by_folder
 from essp_common.errors import ConfigError
@@ -110,6 +111,8 @@ class Found:
         """Frames per second of folders of frames."""
         self.tolerance_s: float | None = None
         """How far the frames of an episode may be from their timestamps; None: the nearest frames are taken."""
+        self.copies: Copies | None = None
+        """Where the cameras of recordings are copied to."""
         self.notes: list[str] = []
         """What users should know about how lists were read."""
         self._documents: dict[str, Any] = {}

@@ -15,12 +15,13 @@ from essp.catalog.found import Found
 
 Kind = Literal[
     "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
-    "hollywood2", "ccv", "kth", "videofolder", "parquet", "two-level", "folders",
+    "hollywood2", "ccv", "kth", "videofolder", "parquet", "mcap", "two-level", "folders",
 ]  # fmt: skip
 """What a source may be called. `auto` recognises the source; `csv` is a user's own list, which needs no layout because
 its columns say everything."""
 LISTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+RECORDINGS = (".mcap",)
 TABLES = (".parquet", ".pq", ".arrow")
 """Files that may hold the bytes of videos."""
 
@@ -48,5 +49,7 @@ class Layout:
     """Its lists may be called `.csv` or `.parquet` and have other columns than users' own lists."""
     episodes: bool = False
     """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
+    copies: bool = False
+    """A build copies its videos, so those that are found in the source are copies, maybe of what is no longer there."""
     notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing
     """Likely mistakes in the source, given its entries. The last argument: local folders without any file."""

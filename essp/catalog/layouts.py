@@ -11,6 +11,7 @@ from essp.catalog.hugging_face import PARQUET_OR_ARROW
 from essp.catalog.json_lists import ACTIVITYNET, SOMETHING
 from essp.catalog.layout import Kind, Layout
 from essp.catalog.lerobot import LEROBOT
+from essp.catalog.mcap import MCAP
 from essp.catalog.mmaction2 import MMACTION2
 from essp.catalog.shards import WEBDATASET
 from essp.catalog.video_folder import VIDEO_FOLDER
@@ -21,6 +22,7 @@ _ALL = (
     ACTIVITYNET,
     SOMETHING,
     WEBDATASET,
+    MCAP,
     VIDEO_FOLDER,
     PARQUET_OR_ARROW,
     UCF101,

@@ -3,9 +3,10 @@
 `lerobot_folder.py` reads the files, of the layouts v3.0 and v2.x. An episode is an event, and each camera is a view of
 it. A row of the catalog is an episode from one camera: the frames of the MP4 from `from_timestamp`, as many as the
 episode has. Frame k is the one nearest to `from_timestamp + k / fps`; a note says how far off it is, if that is more
-than LeRobot's 0.1 ms. With `tolerance_s`, a video whose frames are farther off is a row with an error. Class and labels
-are the tasks, the group is the episode, and each numeric feature is a series. Texts that frames have, such as subtasks,
-are in `row.meta`, each once, in order of appearance. `Found.notes` lists the features that are left out.
+than LeRobot's 0.1 ms. With `tolerance_s`, a video whose frames are farther off is a row with an error. Depth cameras
+have a note, and only clips of `gray16` are read from them. Class and labels are the tasks, the group is the episode,
+and each numeric feature is a series. Texts that frames have, such as subtasks, are in `row.meta`, each once, in order
+of appearance. `Found.notes` lists the features that are left out.
 """
 
 from __future__ import annotations
@@ -30,10 +31,6 @@ _TO_VIDEOS = "convert them to videos: lerobot-edit-dataset --operation.type conv
 _PICTURES = (
     f"are images in the Parquet files, which catalogs do not read; read them with essp.lerobot.LeRobotDataset, or "
     f"{_TO_VIDEOS}"
-)
-_DEPTH = (
-    f"a depth camera (is_depth_map in {INFO}), which catalogs do not read, because distances need more bits than clips "
-    "have; read it with essp.lerobot.LeRobotDataset"
 )
 
 
@@ -80,11 +77,13 @@ def lerobot(found: Found) -> Iterator[Entry]:
             key = folder.video_key(episode, camera)
             entry_id = name if found.camera else f"{name}/{camera}"
             item = files.get(key)
-            if camera in info.depth_cameras or item is None:
-                what = "missing: no file" if item is None else f"depth: {camera} is {_DEPTH}"
-                unread = Entry(entry_id, folder.store.uri(key), tasks[0] if tasks else "", split, error=what)
+            if item is None:
+                unread = Entry(
+                    entry_id, folder.store.uri(key), tasks[0] if tasks else "", split, error="missing: no file"
+                )
                 yield replace(unread, event=name, view=camera)
                 continue
+            depth = camera in info.depth_cameras
             yield Entry(
                 entry_id,
                 found.store.uri(key),
@@ -99,6 +98,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
                 meta={**texts, "episode_index": number, "camera": camera, "robot_type": info.robot_type},
+                depth=depth,
                 error=error,
             )
 
@@ -121,11 +121,6 @@ def _cameras(found: Found, folder: LeRobotFolder) -> list[str]:
     if found.camera not in cameras:
         raise ConfigError(
             f"there is no camera {found.camera}; cameras: {', '.join(cameras)}", field="--camera", code="unknown"
-        )
-    if found.camera in info.depth_cameras:
-        others = ", ".join(camera for camera in cameras if camera not in info.depth_cameras)
-        raise ConfigError(
-            f"{found.camera} is {_DEPTH}; colour cameras: {others or 'none'}", field="--camera", code="unsupported"
         )
     return [found.camera]
 

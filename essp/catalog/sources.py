@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from essp.catalog import foreign_lists
+from essp.catalog.copies import Copies
 from essp.catalog.csv_source import read_list
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import FOLDERS
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
-from essp.catalog.layout import ARCHIVES, LISTS, TABLES, Kind, Layout
+from essp.catalog.layout import ARCHIVES, LISTS, RECORDINGS, TABLES, Kind, Layout
 from essp.catalog.layouts import LAYOUTS
 from essp.catalog.lerobot import LEROBOT
 from essp.catalog.list_rows import JSON_LINES, PARQUET
@@ -64,13 +65,14 @@ def read_source(
     frame_counts: FrameCounts = unopened,
     view_columns: str | None = None,
     rate: float = FRAME_RATE,
+    copies: Copies | None = None,
 ) -> Listing:
     """List a source.
 
     `split`: the train/test division. `group_column`: for a CSV file. `whole`: one entry a file, with its listed
     stretches as targets. `camera`, `tolerance_s`: for LeRobot folders. `frame_counts`: opens videos, for a list that is
     ambiguous otherwise. `view_columns`: the columns of a CSV file with the views of each event. `rate`: frames per
-    second of folders of frames.
+    second of folders of frames. `copies`: where the cameras of MCAP recordings go.
 
     Raises `NotFound` when the source does not exist or has no video, `ConfigError` when it is not of its kind.
     """
@@ -79,7 +81,7 @@ def read_source(
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     if tolerance_s is not None:
         found.tolerance_s = tolerance_s
-    found.rate = rate
+    found.rate, found.copies = rate, copies
     own = group_column if view_columns is None else view_columns
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, own)):
         if not found.given:
@@ -115,7 +117,7 @@ def read_source(
     ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(layout.read(found))
-    if not (found.given or found.camera):  # otherwise a part of the content is enough
+    if not (found.given or found.camera or layout.copies):  # otherwise a part of the content is enough
         entries += found.unlisted(entries)
     folders = {entry.id for entry in entries if is_series(entry.uri)}
     if gaps := sorted(name for name in folders if name in found.frames and found.frames[name].gaps):
@@ -158,7 +160,7 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
             foreign_lists.refuse_file(uri)
         if suffix in VIDEO_SUFFIXES:
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
-        if suffix not in LISTS and not uri.lower().endswith((*ARCHIVES, *TABLES)):
+        if suffix not in LISTS and not uri.lower().endswith((*ARCHIVES, *TABLES, *RECORDINGS)):
             raise ConfigError(
                 f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
             )

@@ -130,10 +130,11 @@ def build_command(
     label, split, group and start_s, end_s or start_frame, end_frame, or with a column for each view of an event
     (path:LEFT, path:RIGHT); or a published data set: UCF-101, HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV),
     Something-Something and ActivityNet (JSON), mmaction2 (text), webdataset shards (tar), a LeRobot folder
-    (lerobot://PATH). The recognised format is printed first. Videos of one group stay together when validation videos
-    are set aside. Running the command again reads only new and changed files; after an interruption it continues where
-    it stopped. With --quick, it reads the index of a file instead of decoding it, and decoders verify what the index
-    says; the same command without --quick completes the catalog.
+    (lerobot://PATH); or MCAP recordings, whose cameras are copied into video files next to OUT. The recognised format
+    is printed first. Videos of one group stay together when validation videos are set aside. Running the command again
+    reads only new and changed files; after an interruption it continues where it stopped. With --quick, it reads the
+    index of a file instead of decoding it, and decoders verify what the index says; the same command without --quick
+    completes the catalog.
     """
     reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick)
     console = open_console(stderr=True)

@@ -15,7 +15,8 @@ from essp_common.distribution import needs_extra
 
 with needs_extra("essp.lerobot"):
     from essp.lerobot.dataset import LeRobotDataset, collate
+    from essp.lerobot.depth import Distances
     from essp.lerobot.metadata import Episodes, Metadata
     from essp.lerobot.stream import Stream
 
-__all__ = ["Episodes", "LeRobotDataset", "Metadata", "Stream", "collate"]
+__all__ = ["Distances", "Episodes", "LeRobotDataset", "Metadata", "Stream", "collate"]

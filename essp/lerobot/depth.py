@@ -21,11 +21,19 @@ _DEFAULTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True
 
 
 class Distances:
-    """The distances of one camera."""
+    """The distances of one depth camera.
 
-    def __init__(self, feature: Mapping[str, Any], unit: Unit | None) -> None:
-        """`unit`: float32 in this unit, as LeRobot gives it. None: uint16, in millimetres if the data set says what its
-        codes mean; otherwise the codes themselves."""
+    distances = essp.lerobot.Distances(dataset.features["observation.images.depth"], "m")
+    distances.of_codes(batch.frames["observation.images.depth"])  # of an essp.Loader with clips of gray16
+    """
+
+    def __init__(self, feature: Mapping[str, Any], unit: Unit | None = None) -> None:
+        """feature: what the data set says about the camera (`LeRobotDataset.features`).
+        unit: `m` or `mm`: float32 in this unit, as LeRobot gives it. None: uint16, in millimetres if the data set says
+            what its codes mean; otherwise the codes themselves.
+
+        Raises `ConfigError` for a data set that says it wrongly.
+        """
         info = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
         said = {name.rpartition(".")[2]: value for name, value in info.items() if value is not None}
         self.unit = unit
@@ -39,7 +47,7 @@ class Distances:
                 self._table = self._table.to(torch.uint16)
 
     def of_codes(self, codes: torch.Tensor) -> torch.Tensor:
-        """Distances from the codes of a video, of the same shape."""
+        """Distances from the codes of a video, integers of any shape."""
         if self._table is None:
             return codes.clone()
         return self._table[codes.to(torch.int64)]

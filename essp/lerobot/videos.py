@@ -19,7 +19,8 @@ from essp.lerobot.place import store_of
 from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.forks import Mutex, follow
-from essp_engine.video.planar import PlanarConverter, displayed, grey16
+from essp_engine.video.planar import PlanarConverter, displayed
+from essp_engine.video.planes import grey16
 from essp_engine.video.timed import TimedReader
 
 _OPEN = 96
@@ -138,7 +139,7 @@ class _Video:
             with closing(self._reader.frames(sorted(rows))) as frames:
                 for place, (number, frame) in enumerate(frames):
                     if depth:
-                        picture: Picture = grey16(frame)
+                        picture: Picture = grey16(frame)[np.newaxis]
                     else:
                         if block is None:
                             block = PICTURES.empty((len(rows), 3, *displayed(frame)), np.uint8)

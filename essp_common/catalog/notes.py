@@ -14,11 +14,18 @@ INTERLACED = "interlaced"
 TRACKS = "tracks"
 """There are several video tracks, one of which is used."""
 BITS = "bits"
-"""Grey values with more bits than clips have, such as distances or temperatures."""
+"""Grey values with more than 8 bits, such as distances or temperatures."""
+DEPTH = "depth"
+"""A depth camera, as its source says. Only clips of `gray16` have its distances."""
 OFFSET = "offset"
 """The frames of an episode are not shown at their timestamps; those nearest to them are used."""
 CROP = "crop"
 """The container asks players to crop the edges of the picture."""
+
+
+def is_depth(notes: str) -> bool:
+    """Whether the notes of a row say that it is a depth camera."""
+    return DEPTH in dict(lines(notes))
 
 
 def lines(notes: str) -> list[tuple[str, str]]:

@@ -76,7 +76,7 @@ OF_EVENTS = ("event", "view", "origin_s", *TIMED, "fps", "frame_count", "first_f
 """The columns that bring the views of one event into step."""
 CHECKED = ("sums",)
 """The column that messages also need, so that decoders can compare what they read. It is read only for them."""
-HANDED = ("extra", "targets")
+HANDED = ("extra", "targets", "origin_s", *TIMED)
 """The columns that the user's own loops get in addition."""
 REMEDY = "make it again with `essp catalog build`"
 """What users should do about an unusable catalog."""

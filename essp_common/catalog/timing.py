@@ -179,6 +179,18 @@ class Clock:
         start_s, fps = self._start_s - late_s, self._fps
         return [min(max(math.floor((second - start_s) * fps), first), last) for second in seconds]
 
+    def nearest(self, seconds: Sequence[float]) -> list[int]:
+        """The frame of the file that appears nearest to each of these times. Times outside the row have numbers outside
+        it, at the mean rate."""
+        if not self._appears_s:
+            return [round((second - self._start_s) * self._fps) for second in seconds]
+        wanted, appears = np.array(seconds), np.array(self._appears_s)
+        inside = np.clip(wanted, appears[0], appears[-1])
+        found = np.searchsorted((appears[:-1] + appears[1:]) / 2, inside)
+        outside = np.rint((wanted - inside) * self._fps).astype(np.int64)
+        numbers: list[int] = (self._first + found + outside).tolist()
+        return numbers
+
 
 _CLOCK = (
     *("first_frame", "last_frame", "frame_count", "fps", "start_s", "duration_s", "origin_s"),

@@ -94,7 +94,7 @@ class ViewSpec(Section):
     """Length of the clip."""
     resize: ResizeSpec | None = None
     """Size of the frames (default: as `clip.resize`)."""
-    pixels: Literal["rgb", "yuv420", "gray"] | None = None
+    pixels: Literal["rgb", "yuv420", "gray", "gray16"] | None = None
     """Pixel format (default: as `clip.pixels`)."""
 
 
@@ -130,10 +130,11 @@ class ClipSpec(Section):
     Useful if videos of all classes begin and end alike."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
-    pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
+    pixels: Literal["rgb", "yuv420", "gray", "gray16"] = "rgb"
     """`rgb`: converted by libswscale. `yuv420`: frames stay YUV 4:2:0, as in the video, until a trainer uses them: half
     the bytes, and a third of the scaling cost; `rgb` streams still get RGB. `gray`: luma only, a third of the bytes,
-    for `flow` and other features that need no colours. See docs/pixels.md."""
+    for `flow` and other features that need no colours. `gray16`: luma as the video stores it, with all its bits, as
+    uint16, for depth cameras and loops that take frames as they are. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
     motion: bool = False
@@ -368,11 +369,13 @@ class ClipSpec(Section):
 
 
 def _check_planes(clip: ClipSpec, place: str = "") -> None:
-    """Raises for a size or codec that YUV 4:2:0 does not have. `place`: of its settings within those of clip."""
+    """Raises for a size or codec that the pixel format does not have. `place`: of its settings within those of clip."""
+    if clip.pixels in ("yuv420", "gray16") and clip.codec.name == "jpeg":
+        raise wrong(
+            f"jpeg holds rgb or gray, not pixels: {clip.pixels}; use raw or zstd", field="codec.name", code="conflict"
+        )
     if clip.pixels != "yuv420":
         return
-    if clip.codec.name == "jpeg":
-        raise wrong("jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict")
     sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
     for side in sides.get(clip.resize.mode, ()):
         if (length := getattr(clip.resize, side)) % 2:

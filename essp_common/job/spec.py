@@ -306,6 +306,8 @@ class JobSpec(Section):
                 field="clip.frames",
                 code="conflict",
             )
+        if self.clip.pixels == "gray16":
+            raise wrong("records have 8 bits; use gray or rgb", field="clip.pixels", code="conflict")
         if self.sampling.kind == "pooled":
             raise wrong(
                 "pooled takes several clips of each video, and a record has one; use exhaustive (each "

@@ -44,6 +44,7 @@ from essp_engine.decoding.protocol import (
     ChildConfig,
     Request,
     Shapes,
+    clip_dtypes,
     clip_shapes,
     is_of_records,
     is_raw,
@@ -112,15 +113,15 @@ class Child:
         failpoint("decoder-child.asked")
         unit = request.unit
         raw = is_raw(unit.recipe.codec)
-        shapes = clip_shapes(unit)
+        shapes, dtypes = clip_shapes(unit), clip_dtypes(unit.recipe)
         values = [
-            self._raw_values(of_clip, slot, unit.recipe.motion) if raw else []
+            self._raw_values(of_clip, dtypes, slot, unit.recipe.motion) if raw else []
             for of_clip, slot in zip(shapes, request.slots, strict=True)
         ]
         frames = [
             [
-                frame_buffer(shape, "u1", value)[1] if value is not None else np.empty(shape, np.uint8)
-                for shape, value in zip_longest(of_clip, into[: len(of_clip)])
+                frame_buffer(shape, dtype, value)[1] if value is not None else np.empty(shape, dtype)
+                for shape, dtype, value in zip_longest(of_clip, dtypes, into[: len(of_clip)])
             ]
             for of_clip, into in zip(shapes, values, strict=True)
         ]
@@ -153,7 +154,7 @@ class Child:
         return clips
 
     def _read(
-        self, unit: DecodeSeed, frames: Sequence[Sequence[NDArray[np.uint8]]], motions: Sequence[Motion]
+        self, unit: DecodeSeed, frames: Sequence[Sequence[NDArray[Any]]], motions: Sequence[Motion]
     ) -> tuple[list[BadVideo | None], list[list[Colour | None]]]:
         """Fill the frames of each view of each seed, view by view, and their motion if it is wanted. Returns for each
         seed its error, and the colour space of each view if its values are not RGB."""
@@ -178,7 +179,7 @@ class Child:
         return errors, colours
 
     def _read_first(
-        self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]], motions: Sequence[Motion]
+        self, unit: DecodeSeed, frames: Sequence[NDArray[Any]], motions: Sequence[Motion]
     ) -> tuple[list[BadVideo | None], list[Colour | None]]:
         """Fill the frames of the only or first view."""
         resize, strict = unit.recipe.resize, unit.recipe.strict
@@ -206,9 +207,9 @@ class Child:
         except EsspError:
             return True  # it is not in any store
 
-    def _raw_values(self, shapes: Shapes, slot: Slot, motion: bool) -> list[memoryview]:
+    def _raw_values(self, shapes: Shapes, dtypes: Sequence[str], slot: Slot, motion: bool) -> list[memoryview]:
         """The raw value of each view in a slot, in which frames are written, and of the motion, if wanted."""
-        sizes = [raw_bytes(shape, "u1") for shape in shapes]
+        sizes = [raw_bytes(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
         if motion:
             sizes.append(raw_bytes(motion_of(shapes[0]), DTYPE))
         places = begins(sizes) if len(sizes) > 1 else [0]

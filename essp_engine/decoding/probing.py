@@ -26,6 +26,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -79,6 +80,8 @@ class ProbeOptions:
     patience: int = 10
     """The limit on elapsed time, as a multiple of `timeout_s`: the number of processes that may share a core."""
     probe: str = PROBE
+    argument: str = ""
+    """A second argument for it; empty: it has one."""
     sums: bool = False
     """Whether the facts include checksums of the file's blocks, computed from the bytes that are read anyway."""
     quick: bool = False
@@ -244,6 +247,8 @@ def _serve(parent: Channel) -> None:
     module, _, name = options.probe.partition(":")
     try:
         function = getattr(import_module(module), name)
+        if options.argument:
+            function = partial(function, folder=options.argument)
         quick = None
         if options.quick:
             module, _, name = QUICK.partition(":")

@@ -24,7 +24,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Seed,
 from essp_common.runtime.shared_slots import Slot
 from essp_engine.video.codec import max_encoded_bytes, raw_bytes
 from essp_engine.video.colour import height_of
-from essp_engine.video.geometry import frame_shape
+from essp_engine.video.geometry import frame_dtype, frame_shape
 from essp_engine.video.joined import joined_bytes
 from essp_engine.video.motion_layout import DTYPE, motion_shape
 
@@ -124,6 +124,11 @@ def _further_shapes(unit: DecodeSeed, seed: Seed) -> Iterator[Shape]:
         yield shown.frame_count, *shape
 
 
+def clip_dtypes(recipe: Recipe) -> tuple[str, ...]:
+    """The type of the frames of a clip, followed by those of each further view."""
+    return tuple(frame_dtype(resize) for resize in (recipe.resize, *(view.resize for view in recipe.views[1:])))
+
+
 def of_one_seed(unit: DecodeSeed, seed: Seed) -> DecodeSeed:
     """A work unit with only this seed."""
     single = DecodeSeed()
@@ -155,12 +160,12 @@ def is_raw(codec: FrameCodec) -> bool:
 
 def slot_bytes(shapes: Shapes, recipe: Recipe) -> int:
     """Bytes to reserve for a clip's value. Noise may be larger compressed than raw."""
-    return _slot_bytes(shapes, recipe.codec.name, recipe.motion)
+    return _slot_bytes(shapes, clip_dtypes(recipe), recipe.codec.name, recipe.motion)
 
 
 @lru_cache(maxsize=1024)
-def _slot_bytes(shapes: Shapes, codec: str, motion: bool) -> int:
-    sizes = [max_encoded_bytes(shape, "u1", codec) for shape in shapes]
+def _slot_bytes(shapes: Shapes, dtypes: Sequence[str], codec: str, motion: bool) -> int:
+    sizes = [max_encoded_bytes(shape, dtype, codec) for shape, dtype in zip(shapes, dtypes, strict=True)]
     if motion:
         sizes.append(raw_bytes(motion_of(shapes[0]), DTYPE))
     return sizes[0] if len(sizes) == 1 else joined_bytes(sizes)

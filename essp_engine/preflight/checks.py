@@ -9,8 +9,9 @@ probably a mistake in `advice.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from essp_common.catalog.notes import is_depth
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import EVERY
 from essp_common.job.network_limits import limits_of
@@ -117,20 +118,62 @@ def _strategies(job: ResolvedJob) -> Iterator[ConfigError]:
             yield error
 
 
-def _lacks_colours(job: ResolvedJob, stream: Stream) -> bool:
-    """Whether a stream needs colours that its clips do not have. A user's own loop may take grey frames as they are."""
-    taken_as_is = stream.feature == "rgb" and job.spec.consumers
-    return job.spec.clip.pixels == "gray" and stream.needs == "colours" and not taken_as_is
+def _pixels(job: ResolvedJob, stream: str) -> str:
+    """The pixel format of the frames that a stream is computed from."""
+    return job.spec.clip.of(job.spec.streams[stream].view).pixels
+
+
+def _taken_as_they_are(job: ResolvedJob, stream: str) -> bool:
+    """Whether a user's own loop takes the frames of a stream as they are, in any pixel format."""
+    return bool(job.streams[stream].feature == "rgb" and job.spec.consumers)
+
+
+def _lacks_colours(job: ResolvedJob, stream: str) -> bool:
+    """Whether a stream needs colours that its clips do not have."""
+    needs_them = job.streams[stream].needs == "colours" and not _taken_as_they_are(job, stream)
+    return _pixels(job, stream) == "gray" and needs_them
 
 
 def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
-    found = {name: stream.feature for name, stream in job.streams.items() if _lacks_colours(job, stream)}
+    found = {name: stream.feature for name, stream in job.streams.items() if _lacks_colours(job, name)}
     if found:
-        features = " and ".join(f"{feature} (streams.{name}.feature)" for name, feature in found.items())
         yield ConfigError(
-            f"gray has no colours, and {features} {'needs' if len(found) == 1 else 'need'} them; use yuv420 or rgb, or "
-            "only features of luma, such as flow",
+            f"gray has no colours, and {_features(found)} {'needs' if len(found) == 1 else 'need'} them; use yuv420 or "
+            "rgb, or only features of luma, such as flow",
             field="clip.pixels",
+            code="conflict",
+        )
+
+
+def _features(found: Mapping[str, str]) -> str:
+    return " and ".join(f"{feature} (streams.{name}.feature)" for name, feature in found.items())
+
+
+def _levels(job: ResolvedJob) -> Iterator[ConfigError]:
+    """Networks and features have no use for 16 bits."""
+    found = {
+        name: stream.feature
+        for name, stream in job.streams.items()
+        if _pixels(job, name) == "gray16" and not _taken_as_they_are(job, name)
+    }
+    if found:
+        yield ConfigError(
+            f"gray16 is for loops that take frames as they are (essp.Loader), and {_features(found)} "
+            f"{'needs' if len(found) == 1 else 'need'} 8 bits; use gray, yuv420 or rgb",
+            field="clip.pixels",
+            code="conflict",
+        )
+
+
+def _depth(job: ResolvedJob) -> Iterator[ConfigError]:
+    """A depth camera is never read as colours."""
+    first = next(iter(job.spec.clip.views), "")
+    views = [] if job.spec.data.records else [{first: view.rows, **view.further} for _, view in job.phases.views]
+    cameras = {name for each in views for name, rows in each.items() if any(map(is_depth, rows.names("notes")))}
+    for name in sorted(name for name in cameras if job.spec.clip.of(name).pixels != "gray16"):
+        yield ConfigError(
+            f"{name or 'the catalog'} has distances of a depth camera, which other formats round; use gray16",
+            field="clip.pixels" if name == first else f"clip.views.{name}.pixels",
             code="conflict",
         )
 
@@ -248,7 +291,7 @@ def _components(job: ResolvedJob) -> Iterator[ConfigError]:
 def _channels(job: ResolvedJob) -> Iterator[ConfigError]:
     for name in dict.fromkeys(trainer.stream for _, trainer, _ in _on_pictures(job)):
         stream = job.streams[name]
-        for kind in () if _lacks_colours(job, stream) else (stream.layout.values, stream.layout.mirrored):
+        for kind in () if _lacks_colours(job, name) else (stream.layout.values, stream.layout.mirrored):
             multiple = _MULTIPLE.get(kind, 1)
             if wrong := [shape[-1] for shape in stream.shapes if shape[-1] % multiple]:
                 yield ConfigError(
@@ -369,6 +412,8 @@ CHECKS: tuple[Check, ...] = (
     _background,
     _strategies,
     _luma,
+    _levels,
+    _depth,
     _motion,
     _networks,
     _class_weights,

@@ -133,9 +133,10 @@ def _opened(spec: JobSpec, stores: Stores) -> Catalog:
 
 def _columns(spec: JobSpec) -> tuple[str, ...]:
     """The columns of the catalog that the job needs, besides those that name a video."""
+    always = (*PLANNED, *CHECKED, "notes")
     if spec.consumers:
-        return (*PLANNED, *CHECKED, *HANDED)
-    return (*PLANNED, *CHECKED) if spec.data.targets == "class" else (*PLANNED, *CHECKED, LABELS)
+        return (*always, *HANDED)
+    return always if spec.data.targets == "class" else (*always, LABELS)
 
 
 def _classes(spec: JobSpec, catalog: Catalog) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ from essp_common.validation import refuse
 from essp_engine.features.declared import DeclaredFeature
 from essp_engine.features.port import ArraySpec, Needs
 from essp_engine.features.registry import frames_of, layout_of, needs_of, output_of
-from essp_engine.video.geometry import GRAY, frame_shape, output_size
+from essp_engine.video.geometry import GRAY, GRAY16, frame_dtype, frame_shape, output_size
 
+_ONE_CHANNEL = (GRAY, GRAY16)
 _AXES = 4
 """The axes of a picture: `(T, H, W, C)`."""
 
@@ -56,7 +57,7 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
     Features see YUV 4:2:0 frames as RGB. Raises `ConfigError` for sizes that are impossible or not known.
     """
     resize = resize_of(spec.clip)
-    channels = 1 if resize.pixels == GRAY else 3
+    channels, dtype = 1 if resize.pixels in _ONE_CHANNEL else 3, frame_dtype(resize)
     alike = resize.mode in (Resize.EXACT, Resize.CROP)
     clips = {}
     for (height, width), video in (view.a_size if alike else view.sizes).items():
@@ -69,20 +70,21 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
                 field="clip.resize.mode",
                 code="conflict",
             )
-        seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), "uint8")
+        seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), dtype)
         try:
             stored = frame_shape(resize, height, width)
         except ConfigError as error:
             raise ConfigError(f"{error.problem} (video {name})", field=error.field, code=error.code) from error
-        clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
+        clips[seen] = ArraySpec((spec.clip.frames, *stored), dtype)
     return clips
 
 
 def further_clips(spec: JobSpec, view: CatalogView) -> list[ArraySpec]:
     """For each further view, its part of a clip as the cache stores it; all videos of a view give one size."""
     return [
-        ArraySpec((clip.frames, *frame_shape(resize_of(clip), *_a_size(view.further[name]))), "uint8")
+        ArraySpec((clip.frames, *frame_shape(resize, *_a_size(view.further[name]))), frame_dtype(resize))
         for name, clip in spec.clip.further.items()
+        for resize in (resize_of(clip),)
     ]
 
 
@@ -115,8 +117,8 @@ def _stream(
     feature, params = spec.streams[name].feature, spec.streams[name].params
     view = spec.streams[name].view
     seen = spec.clip.of(view)
-    sides = (seen.resize.height, seen.resize.width, 1 if seen.pixels == GRAY else 3)
-    of_view = ArraySpec((seen.frames, *sides), "uint8") if view else None
+    sides = (seen.resize.height, seen.resize.width, 1 if seen.pixels in _ONE_CHANNEL else 3)
+    of_view = ArraySpec((seen.frames, *sides), frame_dtype(resize_of(seen))) if view else None
     place = f"streams.{name}"
     with _within(f"{place}.feature"):
         layout, needs = layout_of(feature, declared), needs_of(feature, declared)

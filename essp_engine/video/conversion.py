@@ -3,12 +3,16 @@
 To RGB, libswscale converts in C, using the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
 which takes a third of the time; the frame's matrix and range are kept (`colour_of`). Sources with other
 subsamplings and depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
+
+`gray16` is luma as the decoder gives it, such as distances: libswscale is not used, and a scaled frame has the nearest
+pixels, because the mean of two distances is the distance of nothing.
 """
 
 from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
@@ -20,8 +24,8 @@ from numpy.typing import NDArray
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_engine.video.colour import Colour
 from essp_engine.video.fields import WholePictures
-from essp_engine.video.geometry import GRAY, YUV420, covering_size
-from essp_engine.video.planes import rows_of
+from essp_engine.video.geometry import GRAY, GRAY16, YUV420, covering_size
+from essp_engine.video.planes import grey16, rows_of
 
 _INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
 _BT601 = "bt601"
@@ -54,12 +58,16 @@ class FrameConverter:
         self._swapping = VideoReformatter()
         self._whole_pictures = WholePictures()
 
-    def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
+    def write(self, frame: VideoFrame, resize: Resize, target: NDArray[Any]) -> Colour | None:
         """Fill `target` with the frame as displayed, uncropped. Returns its colour space if it is not RGB.
 
-        target: according to `resize.pixels`, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous.
-        The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
+        target: according to `resize.pixels`, uint8 `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma, or
+        uint16 `(H, W, 1)` luma; contiguous. The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of
+        the frame. Raises `BadVideo` if the frame has no luma and `gray16` is wanted.
         """
+        if resize.pixels == GRAY16:
+            _write_levels(frame, resize, target[:, :, 0])
+            return None
         turns, flipped = quarter_turns(frame), mirrored(frame)
         planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
         height, width = (target.shape[0] * 2 // 3, target.shape[1]) if planar else target.shape[:2]
@@ -108,6 +116,26 @@ class FrameConverter:
             interpolation=method,
             threads=1,
         )
+
+
+def _write_levels(frame: VideoFrame, resize: Resize, target: NDArray[np.uint16]) -> None:
+    """Fill `target`, `(H, W)`, with luma as it is stored, with all its bits; scaled to the nearest pixels."""
+    levels = grey16(frame)
+    if mirrored(frame):
+        levels = levels[::-1]
+    levels = np.rot90(levels, quarter_turns(frame))
+    whole = covering_size(*levels.shape, *target.shape) if resize.mode == Resize.CROP else target.shape
+    rows, columns = (
+        _nearest(stored, scaled, shown) for stored, scaled, shown in zip(levels.shape, whole, target.shape, strict=True)
+    )
+    target[...] = levels[rows[:, np.newaxis], columns]
+
+
+def _nearest(stored: int, scaled: int, shown: int) -> NDArray[np.int64]:
+    """The nearest stored pixel for each of the `shown` pixels in the middle of `scaled` ones."""
+    begin = (scaled - shown) // 2
+    found: NDArray[np.int64] = (2 * np.arange(begin, begin + shown) + 1) * stored // (2 * scaled)
+    return found
 
 
 def colour_of(frame: VideoFrame) -> Colour:

@@ -7,7 +7,7 @@ import math
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import Resize
 
-YUV420, GRAY = "yuv420", "gray"
+YUV420, GRAY, GRAY16 = "yuv420", "gray", "gray16"
 """The values of `Resize.pixels` other than `rgb` (or empty)."""
 
 
@@ -32,7 +32,7 @@ def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
     Raises `ConfigError` for YUV 4:2:0 with odd sides, which do not exist.
     """
     height, width = output_size(resize, height, width)
-    if resize.pixels == GRAY:
+    if resize.pixels in (GRAY, GRAY16):
         return height, width, 1
     if resize.pixels != YUV420:
         return height, width, 3
@@ -44,6 +44,11 @@ def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
             code="conflict",
         )
     return height * 3 // 2, width
+
+
+def frame_dtype(resize: Resize) -> str:
+    """The type of the values of a frame that `resize` produces, as NumPy names it."""
+    return "uint16" if resize.pixels == GRAY16 else "uint8"
 
 
 def covering_size(

@@ -50,7 +50,9 @@ class Pictures:
             told = ", ".join(f"{width} x {height} from frame {first} on" for first, width, height in self.sizes[:_MOST])
             found.append(f"{SIZES}: {told}{', ...' if len(self.sizes) > _MOST else ''}")
         if self.grey_bits > 8:
-            found.append(f"{BITS}: grey of {self.grey_bits} bits; clips have the upper 8")
+            found.append(
+                f"{BITS}: grey of {self.grey_bits} bits; clips have the upper 8, or with pixels: gray16 all of them"
+            )
         return found
 
 

@@ -1,4 +1,4 @@
-"""Pictures as planes: RGB as `(3, H, W)`, as networks take them, and grey values with all their bits.
+"""Pictures as planes: RGB as `(3, H, W)`, as networks take them.
 
 libswscale converts YUV 4:2:0 to planes with vector code, in a fifth of the time that packed RGB takes. Its results are
 the same where rows fill whole vectors. For each size this is checked on the first frame; otherwise the packed picture
@@ -12,7 +12,6 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_engine.video.conversion import FrameConverter, quarter_turns
 from essp_engine.video.planes import rows_of
@@ -64,19 +63,3 @@ class PlanarConverter:
 def displayed(frame: VideoFrame) -> tuple[int, int]:
     """Height and width as displayed."""
     return (frame.width, frame.height) if quarter_turns(frame) % 2 else (frame.height, frame.width)
-
-
-def grey16(frame: VideoFrame) -> NDArray[np.uint16]:
-    """`(1, H, W)` uint16: the first component of each pixel with all its bits, such as distances.
-
-    Raises `BadVideo` for a frame that has more than luma and chroma of a common depth.
-    """
-    component = frame.format.components[0]
-    name = frame.format.name
-    if not name.startswith(("gray", "yuv")) or component.bits > 16:
-        raise BadVideo(f"frames of format {name} contain no distances", "format")
-    plane = frame.planes[component.plane]
-    rows = rows_of(plane, frame.width * (2 if component.bits > 8 else 1))
-    if component.bits > 8:
-        rows = rows.view(np.dtype(">u2" if name.endswith("be") else "<u2"))
-    return rows.astype(np.uint16).reshape(1, frame.height, frame.width)

@@ -14,6 +14,8 @@ from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 from numpy.typing import NDArray
 
+from essp_common.errors import BadVideo
+
 PALETTE_BYTES = 1024
 """256 colours of 32 bits: the second plane of a frame of palette indices, which has no lines."""
 _UNUSED_BYTE = {"rgb0": 3, "bgr0": 3, "0rgb": 0, "0bgr": 0}
@@ -25,6 +27,22 @@ def rows_of(plane: VideoPlane, row_bytes: int) -> NDArray[np.uint8]:
     size, lines = plane.line_size, plane.height
     start = -size * (lines - 1) if size < 0 else 0
     return np.ndarray((lines, row_bytes), np.uint8, memoryview(cast(Any, plane)), start, (size, 1))
+
+
+def grey16(frame: VideoFrame) -> NDArray[np.uint16]:
+    """`(H, W)` uint16: the first component of each pixel with all its bits, such as distances.
+
+    Raises `BadVideo` for a frame that has no luma.
+    """
+    component = frame.format.components[0]
+    name = frame.format.name
+    if not name.startswith(("gray", "yuv")) or component.bits > 16:
+        raise BadVideo(f"frames of format {name} contain no distances", "format")
+    plane = frame.planes[component.plane]
+    rows = rows_of(plane, frame.width * (2 if component.bits > 8 else 1))
+    if component.bits > 8:
+        rows = rows.view(np.dtype(">u2" if name.endswith("be") else "<u2"))
+    return rows.astype(np.uint16)
 
 
 def samples_of(frame: VideoFrame) -> Iterator[NDArray[np.uint8]]:

@@ -32,7 +32,6 @@ from typing import Any, cast
 
 import av
 import av.error
-import numpy as np
 from av.packet import Packet, PacketSideData, PktSideDataT
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -68,8 +67,8 @@ _BEFORE_ALL = -(1 << 62)
 _JPEG_TABLES = (b"\xff\xdb", b"\xff\xc4")
 """The markers of the tables without which a picture depends on an earlier one (ITU-T T.81, annex B)."""
 
-Target = NDArray[np.uint8]
-"""uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or according to `Resize.pixels` (`colour.py`)."""
+Target = NDArray[Any]
+"""The array that receives a seed's frames: `(T, H, W, 3)` uint8 RGB, or according to `Resize.pixels` (`colour.py`)."""
 
 
 class Reader:
@@ -434,7 +433,7 @@ class _Output:
         self.recoloured: set[int] = set()
         """Seeds whose frames have different colours."""
 
-    def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
+    def convert(self, frame: VideoFrame, want: _Want) -> tuple[Target, Colour | None]:
         """Convert a frame to its destination. Returns the destination, and the frame's colour."""
         place = self._targets[want.seed][want.slot]
         self._add_motion(frame, want, place)
@@ -442,7 +441,7 @@ class _Output:
         self._note(want.seed, colour)
         return place, colour
 
-    def copy(self, done: tuple[NDArray[np.uint8], Colour | None], frame: VideoFrame, want: _Want) -> bool:
+    def copy(self, done: tuple[Target, Colour | None], frame: VideoFrame, want: _Want) -> bool:
         """Copy a converted frame to the destination of another want. Returns False if that has another shape."""
         place = self._targets[want.seed][want.slot]
         if done[0].shape != place.shape:
@@ -452,7 +451,7 @@ class _Output:
         self._note(want.seed, done[1])
         return True
 
-    def _add_motion(self, frame: VideoFrame, want: _Want, place: NDArray[np.uint8]) -> None:
+    def _add_motion(self, frame: VideoFrame, want: _Want, place: Target) -> None:
         if self._motions:
             output = (place.shape[0] * 2 // 3, place.shape[1]) if place.ndim == 2 else (place.shape[0], place.shape[1])
             gap, target = self._gaps[want.seed, want.slot], self._motions[want.seed][want.slot]
@@ -490,7 +489,7 @@ class _Run:
 
     def fill(self, number: int, frame: VideoFrame, output: _Output) -> None:
         """Write frame `number` to each target that wants it: convert it once, and copy it to the others."""
-        done: tuple[NDArray[np.uint8], Colour | None] | None = None
+        done: tuple[Target, Colour | None] | None = None
         while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
             if done is not None and output.copy(done, frame, want):
                 self.shared += 1

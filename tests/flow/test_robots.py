@@ -14,19 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import essp
 from essp.catalog.build import BuildOptions, Built, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
-from essp_common.catalog.notes import lines
+from essp_common.catalog.notes import is_depth, lines
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from tests.flow.conftest import RunExample
 from tests.harness.loops import in_groups
 from tests.harness.refused import refused
-from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
+from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_depth, write_robot
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -286,12 +287,48 @@ def test_a_depth_camera_is_never_taken_for_colours(robot: Path, tmp_path: Path, 
     feature = document["features"][CAMERAS[1]]
     (feature if inside is None else feature.setdefault(inside, {}))[name] = True
     path.write_text(json.dumps(document), encoding="utf-8")
-    errors = {row.id.rpartition("/")[2]: row.error for row in built(copy, "all.parquet").catalog.rows}
-    assert errors.pop(TOP) is None
-    assert [(error or "").partition(":")[0] for error in errors.values()] == ["depth"]
-    assert all(row.error is None for row in built(copy, "top.parquet", BuildOptions(camera=TOP)).catalog.rows)
-    with pytest.raises(ConfigError, match=f"depth camera.*colour cameras: {TOP}"):
-        built(copy, "depth.parquet", BuildOptions(camera=CAMERAS[1]))
+    rows = built(copy, "all.parquet").catalog.rows
+    assert {row.view: is_depth(row.notes) for row in rows if row.error is None} == {TOP: False, CAMERAS[1]: True}
+    far = next(row for row in rows if is_depth(row.notes))
+    with pytest.raises(ConfigError, match=r"depth camera.*gray16"):
+        essp.decode(far)
+    with essp.stream(far) as windows:
+        assert list(windows) == []
+        assert "depth camera" in str(windows.errors[far.id])
+    with pytest.raises(ConfigError, match=rf"{CAMERAS[1]} has distances.*gray16"):
+        essp.Loader(copy / "all.parquet", clip=dict.fromkeys(CAMERAS, essp.Clip(frames=1)), validation_fraction=0)
+
+
+def test_a_loader_gives_colours_and_distances_of_one_moment(tmp_path: Path) -> None:
+    robot = write_robot(tmp_path / "robot")
+    codes = write_depth(robot, CAMERAS[1])
+    built(robot, "depth.parquet")
+    clip = {
+        TOP: essp.Clip(frames=1, size=(48, 64)),
+        CAMERAS[1]: essp.Clip(frames=2, size=(24, 32), pixels="gray16"),
+    }
+    taken = 0
+    with essp.Loader(
+        robot / "depth.parquet",
+        clip=clip,
+        batch_size=4,
+        sampling=essp.Sampling(kind="exhaustive"),
+        limits=essp.Limits(epochs=1),
+        validation_fraction=0,
+        targets=essp.Targets(series={"index": [0.0]}),
+    ) as loader:
+        for batch in loader:
+            far = batch.frames[CAMERAS[1]]
+            assert batch.targets is not None
+            assert (far.dtype, far.shape[1:]) == (torch.uint16, (2, 24, 32, 1))
+            for frames, index in zip(far, batch.targets.values["index"].flatten().tolist(), strict=True):
+                wanted = np.stack([codes[int(index) - back][1::2, 1::2] for back in (1, 0)])
+                np.testing.assert_array_equal(frames[..., 0].numpy(), wanted)
+                taken += 1
+    assert taken == sum(episode.length - 1 for episode in EPISODES[:3])
+    row = next(row for row in essp.open_catalog(robot / "depth.parquet").rows if is_depth(row.notes))
+    found = essp.decode(row, 3, clip=essp.Clip(frames=1, size=(48, 64), pixels="gray16"))
+    np.testing.assert_array_equal(found[0, :, :, 0], codes[3])
 
 
 def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, robot: Path) -> None:

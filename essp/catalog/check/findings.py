@@ -109,8 +109,8 @@ KINDS = {
     BITS: Kind(
         "warning",
         "grey of more than 8 bits",
-        "Distances, temperatures and X-rays lose all but the upper 8 bits: map the range that matters to 8 "
-        "bits first (ffmpeg -vf curves, or the camera's own tool).",
+        "Distances, temperatures and X-rays lose all but the upper 8 bits, except in a loop that takes them as gray16. "
+        "Otherwise map the range that matters to 8 bits first (ffmpeg -vf curves, or the camera's own tool).",
     ),
     "one_keyframe": Kind(
         "warning",

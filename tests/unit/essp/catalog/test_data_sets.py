@@ -29,7 +29,7 @@ def test_every_layout_has_a_test_of_its_own() -> None:
     named = {"kinetics", "mmaction2", "something", "activitynet", "webdataset", "hmdb51", "hollywood2", "ccv", "kth"}
     assert (
         set(LAYOUTS)
-        == named | {"lerobot", "ucf101", "videofolder", "parquet", "two-level", "folders"}
+        == named | {"lerobot", "mcap", "ucf101", "videofolder", "parquet", "two-level", "folders"}
         == set(get_args(Kind)) - {"auto", "csv"}
     )
 

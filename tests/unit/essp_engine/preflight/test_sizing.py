@@ -239,6 +239,15 @@ def test_colours_are_not_made_of_luma() -> None:
     assert refusal(differences, videos) == [("clip.pixels", "conflict")]
 
 
+def test_16_bits_are_for_loops_and_take_twice_the_room() -> None:
+    videos, loop = catalog("train"), {"streams": {"rgb": {}}, "trainers": {}, "consumers": {"loop": {"stream": "rgb"}}}
+    rooms = [resolve_on(videos, job(clip={"pixels": pixels}, **loop)).bounds[0][0] for pixels in ("gray", "gray16")]
+    assert rooms[1] - rooms[0] == 11 * 256 * 256
+    flow = {"flow": {"feature": "flow", "params": {"length": 10}}}
+    trained = job(clip={"pixels": "gray16"}, streams=flow, trainers={"flow": {"stream": "flow"}})
+    assert refusal(trained, videos) == [("clip.pixels", "conflict")]
+
+
 @pytest.mark.parametrize("loops", [1, 2, 8])
 @pytest.mark.parametrize("window", [0, 8, 12, 64])
 def test_each_loop_has_room_to_catch_up_in_the_smallest_budget(loops: int, window: int) -> None:

@@ -12,7 +12,8 @@ from av.video.frame import VideoFrame
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_engine.video.conversion import FrameConverter
-from essp_engine.video.planar import PlanarConverter, grey16
+from essp_engine.video.planar import PlanarConverter
+from essp_engine.video.planes import grey16
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from essp_engine.video.timed import TimedReader
 
