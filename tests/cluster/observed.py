@@ -18,7 +18,7 @@ from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import Progress
 from essp_common.wiring import open_bus
 from tests.chart.rendering import Object
-from tests.cluster.release import Release
+from tests.cluster.release import Release, ready
 from tests.cluster.timeline import AWAY, LEADS, READY, UNKNOWN, Timeline
 
 STUCK_S = 900.0
@@ -136,12 +136,6 @@ class Cluster:
             found[lane] = found.get(lane, False) or ready(pod) or pod["status"]["phase"] == "Succeeded"
         trainers = {f"{name} rank {number}" for name, count in self._ranks.items() for number in range(count)}
         return self.release.up() and all(found.get(name, False) for name in trainers)
-
-
-def ready(thing: Object) -> bool:
-    """Whether a pod or a node says that it is."""
-    conditions = thing["status"].get("conditions", ())
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
 
 
 def lane_of(pod: Object) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from essp_common import topics
 from tests.chart.rendering import Object
-from tests.cluster.observed import Cluster, Watch, ready, until
-from tests.cluster.release import component
+from tests.cluster.observed import Cluster, Watch, until
+from tests.cluster.release import component, ready
 from tests.cluster.timeline import AWAY, READY, Outage
 from tests.harness.apache_kafka import ApacheCluster, ApacheKafka
 

@@ -52,6 +52,12 @@ def component(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/component": name}
 
 
+def ready(thing: Object) -> bool:
+    """Whether a pod or a node says that it is."""
+    conditions = thing["status"].get("conditions", ())
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+
+
 @dataclass(frozen=True)
 class Release:
     """`essp` in one namespace."""
@@ -122,7 +128,14 @@ class Release:
     def up(self) -> bool:
         """Whether all pools but those of trainers have all their pods."""
         found = self.api.get(self.path("Deployment")).raise_for_status().json()["items"]
-        return all(it["status"].get("availableReplicas", 0) == it["spec"]["replicas"] for it in found) and bool(found)
+        return bool(found) and all(self._is_up(deployment) for deployment in found)
+
+    def _is_up(self, deployment: Object) -> bool:
+        """Asks the pods, too: the status of a Deployment follows a moment later."""
+        wanted = deployment["spec"]["replicas"]
+        pods = self.pods(deployment["spec"]["selector"]["matchLabels"])
+        live = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return bool(deployment["status"].get("availableReplicas", 0) == wanted == sum(map(ready, live)))
 
     def left(self) -> set[tuple[str, str]]:
         """Kind and name of all that is there, but events and what Kubernetes makes of itself."""

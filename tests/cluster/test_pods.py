@@ -39,9 +39,9 @@ class Running:
 
     def job(self) -> Object:
         """Asked again while no master leads, as its answer says."""
-        while (status := self.status(f"/v1/jobs/{JOB}")) in (0, 503):
-            pass
-        assert status == 200, status
+        path = f"/v1/jobs/{JOB}"
+        until(lambda: self.status(path) not in (0, 503), "there is no answer")
+        self.answer.raise_for_status()
         found: Object = self.answer.json()
         return found
 
@@ -71,6 +71,7 @@ def kill(release: Release, name: str) -> None:
     """Delete a pod of a component, without its grace period."""
     found = release.pods(component(name))[0]["metadata"]["name"]
     release.api.request("DELETE", release.path("Pod", found), json={"gracePeriodSeconds": 0}).raise_for_status()
+    until(lambda: found not in release.names("Pod"))
 
 
 def evicted(release: Release, name: str) -> bool:
