@@ -14,6 +14,7 @@ foreign_lists.py          layout: Kinetics; lists that are refused by name, with
 json_lists.py             layout: Something-Something, ActivityNet
 mmaction2.py              layout: lists of mmaction2 and TSN
 lerobot.py                layout: episodes of robots; `lerobot_folder.py`: the files of LeRobot
+mcap.py                   layout: recordings of robots; `mcap_recording.py`: one of them; `copies.py`: their cameras
 hugging_face.py           layout: Parquet and Arrow with the videos in them; `hugging_face_schema.py`: their columns
 parquet_pages.py          where in a Parquet file the bytes of a video are
 video_folder.py           layout: a VideoFolder of Hugging Face

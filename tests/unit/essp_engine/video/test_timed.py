@@ -91,6 +91,6 @@ def test_grey_values_keep_all_their_bits(name: str, most: int) -> None:
     frame = VideoFrame.from_ndarray(values, name)
     found = grey16(frame)
     assert found.dtype == np.uint16
-    assert np.array_equal(found, values[None])
+    assert np.array_equal(found, values)
     with pytest.raises(BadVideo, match="rgb24"):
         grey16(VideoFrame(8, 8, "rgb24"))
