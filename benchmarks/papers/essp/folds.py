@@ -43,7 +43,7 @@ STREAMS: Mapping[str, dict[str, Any]] = {
     "flow-1": {"feature": "flow", "params": {"length": 1}},
     "flow-5": {"feature": "flow", "params": {"length": 5}},
     "flow-10": {"feature": "flow", "params": {"length": 10}},
-    "both-ways-5": {"feature": "flow_bidirectional", "params": {"length": 5}},
+    "both-ways-10": {"feature": "flow_bidirectional", "params": {"length": 10}},
     "warped-10": {"feature": "flow_warped", "params": {"length": 10}},
     "vectors-10": {"feature": "motion_vectors", "params": {"length": 10}},
 }
@@ -53,7 +53,7 @@ TITLES = {
     "flow-1": "flow, L = 1",
     "flow-5": "flow, L = 5",
     "flow-10": "flow, L = 10",
-    "both-ways-5": "flow both ways, 2 x 5",
+    "both-ways-10": "flow both ways, 2 x 5",
     "warped-10": "warped flow, L = 10",
     "vectors-10": "motion vectors of the codec, L = 10",
 }

@@ -1,7 +1,7 @@
 """Ranks and decoders: measured on real processes, and simulated beyond what this machine has.
 
 `scaling` trains a small network on stacks of sixteen frames with R ranks, each a process with an `essp.Loader` of its
-own and D decoders, which average their gradients over gloo. A decoder takes longer for a clip than a rank does, so that
+own and D decoders, which average their gradients over gloo. A clip takes a decoder about as long as a rank, so that
 both numbers matter. The simulator of `essp plan` gets the cost of a clip in each part from one run of one rank, and
 predicts every other combination on the same cores. It sees no measurement of those; the largest is held out.
 
@@ -83,7 +83,7 @@ def _rank(sender: Connection, catalog: Path, rank: int, ranks: int, decoders: in
     sampling = essp.Sampling(clips_per_epoch=(batches + 2) * _BATCH * ranks)
     limits = essp.Limits(epochs=1, decoders=decoders, memory="256MiB")
     with essp.Loader(
-        catalog, clip=essp.Clip(frames=_FRAMES, stride=8, size=224), batch_size=_BATCH, validation_fraction=0.0,
+        catalog, clip=essp.Clip(frames=_FRAMES, stride=8, size=112), batch_size=_BATCH, validation_fraction=0.0,
         sampling=sampling, limits=limits, rank=rank, world_size=ranks,
     ) as loader:  # fmt: skip
         clips, train_s, began_s, used_s = 0, 0.0, 0.0, 0.0

@@ -84,7 +84,7 @@ def trained(study: Study, options: Options, model_name: str, loader_name: str) -
         got = time.perf_counter()
         frames, labels = (batch.frames[:, 0], batch.labels) if isinstance(batch, essp.Batch) else batch
         output = model(frames.permute(0, 3, 1, 2) / 255)
-        loss = torch.nn.functional.cross_entropy(output, labels)
+        loss = torch.nn.functional.cross_entropy(output, labels.clamp(min=0))  # photographs have no class, -1
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
