@@ -70,7 +70,7 @@ test: setup  ## What a change can break: six minutes on two cores.
 test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
 	$(PYTEST) -n 4 --lane=fast
 
-test-promises: setup  ## Faults, deployments, chart, pages, tutorial, site, frameworks, the wheel: eight minutes.
+test-promises: setup  ## Faults, deployments, chart, pages, tutorial, frameworks, the wheel: eight minutes.
 	$(PYTEST) -n 6 --lane=promises
 
 test-long: setup  ## Each night: all seeds, encodings, networks, many examples, storms, a soak, the install.

@@ -13,7 +13,7 @@ import pytest
 
 from tools.page_pictures import browser, chromium
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.lane("long")]
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = re.compile(

@@ -173,6 +173,7 @@ def test_essp_comes_from_the_wheel_and_the_users_packages_come_first(installatio
         assert f"the {name} of the user" in installation.run("python", "-c", f"import {name}").stderr
 
 
+@pytest.mark.lane("long")
 def test_the_quick_start_runs_from_the_wheel(installation: Installation) -> None:
     work, essp = installation.work, installation.essp
     essp("catalog", "build", "videos", "--out", "catalog.parquet")

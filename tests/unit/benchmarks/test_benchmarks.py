@@ -165,6 +165,7 @@ def test_the_readme_has_a_place_for_the_table() -> None:
     assert text.index(BEGIN) < text.index(END)
 
 
+@pytest.mark.lane("long")
 def test_real_clips_are_a_set_like_the_others(tmp_path: Path) -> None:
     store, key = Stores(("file:///",)).resolve(f"file://{make(RealClips(), tmp_path)}")
     rows = read_catalog(store, key).rows
