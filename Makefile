@@ -84,7 +84,7 @@ test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under t
 test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release of it (Java 17 or later).
 	$(PYTEST) -n 4 --lane=kafka
 
-test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own.
+test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: seven minutes.
 	$(PYTEST) -n 2 --lane=cluster
 
 STRENGTH ?= 20

@@ -7,7 +7,7 @@
 | `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 | `make test-kafka` | `kafka` | what only Apache Kafka shows, and tests of `AGAIN` on it | to be measured |
-| `make test-cluster` | `cluster` | Kubernetes, and tests of `AGAIN` on it | to be measured |
+| `make test-cluster` | `cluster` | Kubernetes, and tests of `AGAIN` on it | 7 minutes, with pods |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
