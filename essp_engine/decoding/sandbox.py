@@ -168,6 +168,9 @@ class Sandbox:
             config = self._options.config
             child.channel.send(replace(config, environment=confinement.of_stores(config.stores)).packed())
             ready = child.channel.receive(_START_S) == READY
+        except TimeoutError as error:
+            self._end_child()
+            raise Unavailable(f"the process that {_TASK} was not ready within {_START_S:g} s") from error
         except (EOFError, OSError):
             ready = False
         if not ready:

@@ -221,6 +221,20 @@ def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
         sandbox.decode(unit(folder, "a.mp4", 2))
 
 
+def test_one_that_is_not_ready_in_time_is_not_said_to_have_been_killed(
+    options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(*_: object) -> bytes:
+        raise TimeoutError
+
+    with closing(Sandbox(options)) as sandbox:
+        with monkeypatch.context() as slow:
+            slow.setattr("essp_common.runtime.child_process.Channel.receive", hangs)
+            with pytest.raises(Unavailable, match="was not ready within 60 s"):
+                sandbox.decode(unit(folder, "a.mp4", 2))
+        assert kinds(sandbox.decode(unit(folder, "a.mp4", 2))) == ["clip"]
+
+
 def test_nor_is_one_for_which_the_machine_has_no_room(
     options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
