@@ -81,7 +81,7 @@ test-long: setup  ## Each night: all seeds, encodings, networks, many examples, 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
 	$(PYTEST) --lane=gpu
 
-test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release of it (Java 17 or later).
+test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release of it (Java 17 or later): eight minutes.
 	$(PYTEST) -n 4 --lane=kafka
 
 test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: seven minutes.

@@ -6,7 +6,7 @@
 | `make test-promises` | `promises` | deployments, faults, storms, foreign programs | 8 minutes |
 | `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
-| `make test-kafka` | `kafka` | what only Apache Kafka shows, and tests of `AGAIN` on it | to be measured |
+| `make test-kafka` | `kafka` | what only Apache Kafka shows, and tests of `AGAIN` on it | 8 minutes |
 | `make test-cluster` | `cluster` | Kubernetes, and tests of `AGAIN` on it | 7 minutes, with pods |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
