@@ -24,12 +24,12 @@ _LIBRARIES = (distribution.NAME, "av", "numpy", "opencv-python-headless", "torch
 
 def machine() -> dict[str, Any]:
     """What identifies a machine and its libraries."""
-    told = {name.strip(): value for name, _, value in (line.partition(": ") for line in _cpuinfo())}
+    facts = {name.strip(): value for name, _, value in (line.partition(": ") for line in _cpuinfo())}
     return {
         "platform": platform.platform(),
-        "cpu": told.get("model name", platform.machine()),
+        "cpu": facts.get("model name", platform.machine()),
         # virtual machines give all processors of a maker one name, but sums differ between them in the last bits
-        "cpu_kind": [told.get(name, "") for name in ("cpu family", "model", "stepping")],
+        "cpu_kind": [facts.get(name, "") for name in ("cpu family", "model", "stepping")],
         "cpus": cpu_count(),
         "versions": {name: version(name) for name in _LIBRARIES},
     }

@@ -14,7 +14,6 @@ it is short, it has no keyframes in the catalog, and is decoded from its start.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from bisect import bisect_right
@@ -30,6 +29,7 @@ from av.video.stream import VideoStream
 from essp_common.catalog import unproven
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
+from essp_common.objects.seekable import SeekableFile
 from essp_engine.video.clock import measure, pack
 from essp_engine.video.container import Limits, VideoFile, check_complete, open_video, picture_streams
 from essp_engine.video.notes import described, of_container
@@ -245,28 +245,14 @@ def _read(file: BinaryIO, begin: int, length: int) -> bytes:
     return file.read(length)
 
 
-class _Blanked(io.RawIOBase):
+class _Blanked(SeekableFile):
     """A file with some known pieces. All other bytes are zeros."""
 
     def __init__(self, size_bytes: int, pieces: list[tuple[int, bytes]]) -> None:
         """`pieces`: the first byte of each, and its content; in order."""
-        self._size_bytes = size_bytes
+        super().__init__(size_bytes)
         self._pieces = pieces
         self._begins = [begin for begin, _ in pieces]
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence] + offset
-        return self._position
 
     def read(self, length: int = -1) -> bytes:
         """Up to `length` bytes, fewer at the end of a piece or of the zeros before the next one."""

@@ -110,6 +110,23 @@ def test_a_recording_is_read_again_only_if_it_has_changed(tmp_path: Path) -> Non
     assert [row.error for row in built(tmp_path).catalog.rows] == [None]
 
 
+def test_nothing_is_written_over_or_removed_that_no_build_has_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.mcap", compressed(PICTURES, "libx264", tune="zerolatency"), "h264")
+    mine = tmp_path / "runs.videos/a/camera_0.mp4"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"mine")
+    (row,) = built(tmp_path).catalog.rows
+    assert "camera_0.mp4 was not written by ESSP" in (row.error or "")
+    assert mine.read_bytes() == b"mine"
+    mine.unlink()
+    within = tmp_path / "a/camera_1.mcap"  # its copies lie in a folder within that of the other's
+    write_json(within, compressed(PICTURES, "libx264", tune="zerolatency"), "h264")
+    assert [row.error for row in built(tmp_path).catalog.rows] == [None, None]
+    write_json(tmp_path / "a.mcap", compressed(PICTURES[:10], "libx264", tune="zerolatency"), "h264")
+    assert sorted(row.frame_count for row in built(tmp_path).catalog.rows) == [10, COUNT]
+    assert (tmp_path / "runs.videos/a/camera_1/camera_0.mp4").is_file()
+
+
 @pytest.mark.parametrize(("codec", "form"), [("libsvtav1", "av1"), ("libvpx-vp9", "vp9"), ("libx265", "h265")])
 def test_compressed_video_is_copied_as_it_is(tmp_path: Path, codec: str, form: str) -> None:
     options = {
