@@ -107,6 +107,11 @@ class Saving:
         if self._saver is not None:
             self._saver.wait_for_copy()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._saver is not None and self._saver.busy
+
     def finish(self) -> None:
         """Until the last one is on the disk."""
         if self._saver is not None:
