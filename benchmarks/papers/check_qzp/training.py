@@ -207,6 +207,6 @@ def _bytes_table(values: Values) -> str:
     return markdown(head, rows) + (f"\n\nNot measured yet: {lacking}." if lacking else "")
 
 
-PART = Part("training", "what checkpoints cost a whole training", _steps, _table, _draw, quiet=True)
+PART = Part("training", "what checkpoints cost a whole training", _steps, _table, _draw)
 BYTES_PART = Part("bytes", "bytes that a training writes, and what rounding does to it", _bytes_steps, _bytes_table,
                   uses=())  # fmt: skip

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -97,7 +98,7 @@ def _table(values: Values) -> str:
             waited = found(values, network, name, "waited_s")
             if not waited:
                 continue
-            share = "" if not base else percent(sum(waited) / len(waited) / (sum(base) / len(base)), 1)
+            share = "" if not base else percent(median(waited) / median(base), 1)
             stored = found(values, network, name, "bytes")[0] / first["in_memory"]
             rows.append(
                 [str(way), spread(waited), share, spread(found(values, network, name, "on_disk_s")), percent(stored, 1)]
@@ -128,5 +129,4 @@ def _draw(values: Values) -> Figure | None:
     return figure
 
 
-PART = Part("waits", "how long training waits for a checkpoint, and when that is on the disk", _steps, _table, _draw,
-            quiet=True)  # fmt: skip
+PART = Part("waits", "how long training waits for a checkpoint, and when that is on the disk", _steps, _table, _draw)

@@ -241,6 +241,6 @@ def _draw_table5(values: Values) -> Figure | None:
 
 
 SCALING_PART = Part("scaling", "clips per second by ranks and decoders, measured and simulated",
-                    _scaling_steps, _scaling_table, _draw_scaling, quiet=True)  # fmt: skip
+                    _scaling_steps, _scaling_table, _draw_scaling)  # fmt: skip
 TABLE5_PART = Part("table5", "how busy GPUs are, by cores, at the speeds of the paper's Table 4",
                    _table5_steps, _table5, _draw_table5, uses=())  # fmt: skip
