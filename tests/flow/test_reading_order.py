@@ -1,4 +1,5 @@
-"""In which order a job reads its videos: at random to train, each in time order and once to evaluate."""
+"""In which order a job reads its videos: at random to train, each in time order and once to evaluate, and not at all
+to fuse, however many strategies are tried."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Trace:
 
 
 def traced(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Trace:
-    """Run a job with one decoder, whose count of frames is of one message at a time."""
+    """Run a job until it is fused, with one decoder, whose count of frames is of one message at a time."""
     trace = Trace()
     publish, decode = MemoryBus.publish, Sandbox.decode
 
@@ -71,7 +72,8 @@ def traced(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Trace:
 
 
 def learning_from_features(spec: JobSpec, clips_per_video: int) -> JobSpec:
-    aggregation: dict[str, Any] = {"strategies": ["feature_linear"], "features": True}
+    strategies = ["average", {"name": "feature_linear", "penalty": [0.001, 0.01]}]
+    aggregation: dict[str, Any] = {"strategies": strategies, "features": True}
     sampling = spec.sampling.model_copy(update={"clips_per_video": clips_per_video})
     return spec.model_copy(update={"aggregation": AggregationSpec.model_validate(aggregation), "sampling": sampling})
 
@@ -94,7 +96,8 @@ def test_evaluation_reads_each_video_once_in_time_order_and_training_at_random(
         monkeypatch.setattr(sizing, "_UNIT_CLIPS", 3)
         monkeypatch.setattr(sizing, "_UNIT_FRAMES", 3 * 4)
     trace = traced(learning_from_features(make_job(clips=24), clips), monkeypatch)
-    assert set(trace.issued) == {(TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (EMBED, 0), (TEST, 0)}
+    phases = {(TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (EMBED, 0), (TEST, 0)}
+    assert set(trace.issued) == set(trace.decoded) == phases, "the aggregator reads features alone"
     for phase, seeds in trace.issued.items():
         videos = [video for _, video, _ in seeds]
         assert [index for index, *_ in seeds] == list(range(len(seeds)))

@@ -30,7 +30,7 @@ from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded, EmbeddedOptions
-from essp_common.artifacts import layout
+from essp_common.artifacts import layout, scores
 from essp_common.artifacts.fused_model import read_model
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
@@ -57,6 +57,19 @@ TITLES = {
     "warped-10": "warped flow, L = 10",
     "vectors-10": "motion vectors of the codec, L = 10",
 }
+TWO = ("rgb-1", "flow-10")
+"""The streams that the paper fuses."""
+RULES: Mapping[str, tuple[str, Sequence[str], scores.Rule]] = {
+    "two-mean": ("one frame and flow, L = 10, averaged", TWO, "mean"),
+    "two-product": ("the same two, multiplied", TWO, "product"),
+    "all-mean": ("all of them, averaged", tuple(STREAMS), "mean"),
+    "all-product": ("all of them, multiplied", tuple(STREAMS), "product"),
+}
+"""Fusions that learn nothing: what they are, of which streams, and how."""
+ROWS = (
+    TITLES | {name: title for name, (title, *_) in RULES.items()} | {"fused": "all of them, fused as validation chose"}
+)
+"""Row of the table -> its title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +93,7 @@ KINDS: Mapping[str, Kind] = {
             "augment": {"crop": 224, "evaluation_scale": 1.0},
         },
         side=224,
-        epochs=1,  # another one would show the same clips
+        epochs=3,  # each shows one clip of every video, from another third of it
         sampling={"kind": "uniform"},
     ),
     "scratch": Kind(
@@ -125,7 +138,7 @@ def _index(videos: Path, number: str = "") -> list[dict[str, str]]:
 def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
     """Train all variants on everything but a group, and judge them on it."""
     torch.set_num_threads(1)
-    how, streams = KINDS[kind], {name: STREAMS[name] for name in (("rgb-1", "flow-1") if quick else STREAMS)}
+    how, streams = KINDS[kind], {name: STREAMS[name] for name in (TWO if quick else STREAMS)}
     document = {
         "name": f"{kind}-{group}",
         "epochs": 1 if quick else how.epochs,
@@ -149,12 +162,18 @@ def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
             status = job.status()
         if status.state is not JobState.COMPLETED:
             raise RuntimeError(f"{spec.name} {status.state}: {status.reason}")
-        model = read_model(Stores(_ROOTS).under(spec.output), layout.MODEL_MANIFEST)
+        store = Stores(_ROOTS).under(spec.output)
+        model = read_model(store, layout.MODEL_MANIFEST)
+        tested = {name: scores.by_video(scores.read(store, layout.scores(name, "test", 0))) for name in streams}
     assert model.test is not None
+    top1 = {name: figures["top1"] for name, figures in model.test.members.items()}
+    for name, (_, wanted, rule) in RULES.items():
+        parts = {stream: tested[stream] for stream in wanted if stream in tested}
+        top1[name] = float(scores.fuse(parts, dict.fromkeys(parts, 1.0), rule).right.mean())
     return {
         "videos": model.test.videos,
-        "top1": {name: figures["top1"] for name, figures in model.test.members.items()},
-        "fused": {"strategy": model.strategy, "top1": model.test.fused["top1"]},
+        "top1": top1 | {"fused": model.test.fused["top1"]},
+        "strategy": model.strategy,
     }
 
 
@@ -170,9 +189,9 @@ def _steps(options: Options) -> Steps:
                 yield f"{kind}.set{number}.{group}", partial(apart, fold, catalog, kind, group, options.quick)
 
 
-def accuracy(folds: Sequence[Mapping[str, Any]], read: Any) -> tuple[float, float]:
+def accuracy(folds: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
     """Percent of all videos, and half the width of the 95 % interval, by the spread over folds."""
-    right = np.array([read(one) for one in folds], float)
+    right = np.array([one["top1"][name] for one in folds], float)
     videos = np.array([one["videos"] for one in folds], float)
     mean = float((right * videos).sum() / videos.sum())
     error = float(np.sqrt(((videos * (right - mean)) ** 2).sum() / max(1, len(folds) - 1) * len(folds)) / videos.sum())
@@ -183,36 +202,32 @@ def _folds(values: Values, kind: str) -> list[Mapping[str, Any]]:
     return [value for key, value in values.items() if key.startswith(f"{kind}.")]
 
 
-def _of(name: str) -> Any:
-    return lambda one: one["top1"][name] if name in TITLES else one["fused"]["top1"]
-
-
 def _table(values: Values) -> str:
     kinds = [kind for kind in KINDS if _folds(values, kind)]
     rows = []
-    for name, title in (*TITLES.items(), ("fused", "all of them, fused as validation chose")):
+    for name, title in ROWS.items():
         row = [title]
         for kind in kinds:
-            folds = [one for one in _folds(values, kind) if name == "fused" or name in one["top1"]]
-            row.append("{:.1f} ± {:.1f}".format(*accuracy(folds, _of(name))) if folds else "")
+            folds = [one for one in _folds(values, kind) if name in one["top1"]]
+            row.append("{:.1f} ± {:.1f}".format(*accuracy(folds, name)) if folds else "")
         rows.append(row)
     heads = [f"{kind}, {len(_folds(values, kind))} folds, %" for kind in kinds]
     return markdown(["what the network sees", *heads], rows)
 
 
 def _draw(values: Values) -> Figure | None:
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes: Any = figure.subplots()
-    names = [*TITLES, "fused"]
+    names = list(ROWS)
     for offset, kind, colour in ((-0.15, "pretrained", "#2a7f62"), (0.15, "scratch", "#33658a")):
         folds = _folds(values, kind)
         if folds:
-            shown = [name for name in names if name == "fused" or name in folds[0]["top1"]]
-            found = [accuracy(folds, _of(name)) for name in shown]
+            shown = [name for name in names if name in folds[0]["top1"]]
+            found = [accuracy(folds, name) for name in shown]
             places = [names.index(name) + offset for name in shown]
             means, widths = zip(*found, strict=True)
             axes.errorbar(means, places, xerr=widths, fmt="o", color=colour, label=kind, capsize=2)
-    axes.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names])
+    axes.set_yticks(range(len(names)), list(ROWS.values()))
     axes.invert_yaxis()
     axes.set_xlabel("videos classified correctly, %")
     figure.legend(loc="outside upper right", ncols=2)

@@ -109,11 +109,11 @@ def test_every_table_of_a_page_is_that_of_its_json_file(paper: str, path: Path, 
 
 
 def test_accuracy_counts_videos_and_its_interval_folds() -> None:
-    folds = [{"videos": 6, "right": 0.5}, {"videos": 12, "right": 1.0}]
-    mean, width = accuracy(folds, lambda one: one["right"])
+    folds = [{"videos": 6, "top1": {"rgb-1": 0.5}}, {"videos": 12, "top1": {"rgb-1": 1.0}}]
+    mean, width = accuracy(folds, "rgb-1")
     assert mean == pytest.approx(100 * 15 / 18)
     assert width > 0
-    mean, width = accuracy([{"videos": 5, "right": 0.8}] * 4, lambda one: one["right"])
+    mean, width = accuracy([{"videos": 5, "top1": {"fused": 0.8}}] * 4, "fused")
     assert mean == pytest.approx(80)
     assert width == 0
 
