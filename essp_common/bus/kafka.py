@@ -52,7 +52,7 @@ _COORDINATOR_S = 0.2
 _TAKEN = (
     kafka_errors.NoError,
     kafka_errors.TopicAlreadyExistsError,  # another process was faster
-    kafka_errors.RequestTimedOutError,  # the controller goes on with what it has begun
+    kafka_errors.RequestTimedOutError,  # the controller finishes what it has begun
 )
 """Answers after which a new topic is there, or will be in a moment."""
 _READY_S = 30.0

@@ -50,6 +50,8 @@ _KINDS = {
     "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
 }
 """What helm is told of, which looks up Deployments and wants to know each kind that it makes."""
+UNLIMITED = 1000
+"""Pods: more than any test has."""
 _OWNER = "batch.kubernetes.io/job-name"
 _NOW = "2026-01-01T00:00:00Z"
 
@@ -104,6 +106,8 @@ class Cluster:
     """Watches that are open."""
     hanging: bool = False
     """Requests are taken and not answered."""
+    quota: int = UNLIMITED
+    """Pods that the namespace may have (`limit`)."""
     garbled: bytes | None = None
     """What it answers to every request, as a proxy in front of it may."""
     _outage: bool = False
@@ -184,9 +188,21 @@ class Cluster:
             if job is not None and "deletionTimestamp" in job["metadata"] and not self._pods_of(str(owner)):
                 self.delete("jobs", str(owner))
 
-    def settle(self, room: int, quota: int = 1000, broken: str = "") -> None:
-        """Make the pods that Deployments and Jobs are to have, at most `quota`, place them, at most `room`, and let
-        those come up. `broken`: why none of the containers starts."""
+    def limit(self, quota: int = UNLIMITED) -> None:
+        """Let the namespace have at most so many pods."""
+        self.quota = quota
+
+    def annotate(self, kind: str, name: str, annotation: str) -> None:
+        """Set an annotation of an object to a value that it never had."""
+        with self.lock:
+            body = copy.deepcopy(self.objects[kind, name])
+            body["metadata"].setdefault("annotations", {})[annotation] = str(self.version)
+            self.put(kind, body)
+
+    def settle(self, room: int, broken: str = "") -> None:
+        """Make the pods that Deployments and Jobs are to have, as far as the quota allows, place them, at most `room`,
+        and let those come up. `broken`: why none of the containers starts."""
+        quota = self.quota
         with self.lock:
             for name in self.names("pods"):
                 self.delete("pods", name)
