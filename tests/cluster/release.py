@@ -111,11 +111,15 @@ class Release:
     def replicas(self, deployment: str) -> int:
         return int(self.get("Deployment", deployment)["spec"]["replicas"])
 
-    def token(self, account: str) -> str:
-        """One of a service account's, as its pods get it."""
+    def token(self, account: str, secret: str = "") -> str:
+        """One of a service account's, as its pods get it. `secret`: it is good as long as this one exists."""
         path = self.path("ServiceAccount", account, "token")
         until(lambda: account in self.names("ServiceAccount"))
-        made = self.api.post(path, json={"spec": {"expirationSeconds": 3600}}).raise_for_status()
+        spec: Object = {"expirationSeconds": 3600}
+        if secret:
+            uid = self.get("Secret", secret)["metadata"]["uid"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Secret", "name": secret, "uid": uid}
+        made = self.api.post(path, json={"spec": spec}).raise_for_status()
         return str(made.json()["status"]["token"])
 
     def pods(self, labels: Mapping[str, str]) -> list[Object]:

@@ -106,6 +106,8 @@ class Cluster:
     """Watches that are open."""
     hanging: bool = False
     """Requests are taken and not answered."""
+    token: str = ""
+    """The only one that it accepts; empty: it asks for none."""
     quota: int = UNLIMITED
     """Pods that the namespace may have (`limit`)."""
     garbled: bytes | None = None
@@ -398,9 +400,14 @@ class ApiServer:
             made.rest_client.pool_manager.clear()
 
     @property
+    def port(self) -> int:
+        """On which it answers."""
+        return self._server.server_port
+
+    @property
     def url(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> client.ApiClient:
         """A client of it, whose connections end with the server."""
@@ -424,6 +431,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query))
             try:
+                if cluster.token and self.headers.get("authorization") != f"bearer {cluster.token}":
+                    raise Refusal(401, "Unauthorized", "Unauthorized")
                 if query.get("watch", "").lower() == "true":
                     events = cluster.watch(parts.path, query)
                     next(events)
