@@ -282,8 +282,8 @@ class Reconciler:
     def _divide_ranks(self, jobs: Sequence[PoolDemand], rows: Mapping[str, TrainerRow]) -> None:
         divides = self._trainer_ranks if self._jobs_known() else None
         try:
-            for sentence in divides.step(jobs, rows) if divides else ():
-                self._report("", sentence)
+            for pool, sentence in divides.step(jobs, rows) if divides else ():
+                self._report(pool, sentence)
         except (PermanentError, ConfigError) as error:  # the pools are unaffected
             log.warning("trainers: %s; trying again", error)
         self._ranks = divides.shares if divides else {}
