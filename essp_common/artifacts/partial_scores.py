@@ -141,6 +141,8 @@ class PartialScores:
         self._output = output
         self._job = spec.name
         self._model = _source(spec)
+        self.plan_digest = plan_digest
+        """Of the plan whose clips are scored."""
         self._identity = _identity(spec, plan_digest, model)
 
     @property

@@ -33,6 +33,7 @@ from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import check_size, has_enough
 from essp_common.errors import ConfigError, FlowUnavailable
+from essp_common.failures import shortened
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import DATA_PARTITIONS, KEPT
@@ -48,6 +49,14 @@ _COORDINATOR_COMES = (
 )
 _COORDINATOR_S = 0.2
 """Interval in seconds at which a coordinator that is not there yet is asked again."""
+_TAKEN = (
+    kafka_errors.NoError,
+    kafka_errors.TopicAlreadyExistsError,  # another process was faster
+    kafka_errors.RequestTimedOutError,  # the controller finishes what it has begun
+)
+"""Answers after which a new topic is there, or will be in a moment."""
+_READY_S = 30.0
+"""How long to wait for that."""
 _KEPT = {"retention.ms": "-1"}
 """Configuration of topics whose messages must not expire."""
 
@@ -77,14 +86,10 @@ class KafkaBus:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
-                wanted = {t: {"num_partitions": partitions[t], "configs": _KEPT if t in kept else {}} for t in missing}
-                answer = admin.create_topics(wanted, raise_errors=False)
-                for topic in answer["topics"]:
-                    error = kafka_errors.for_code(topic["error_code"])
-                    # Another process may have created it first.
-                    if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
-                        raise error(f"topic {topic['name']}: {topic.get('error_message') or error.__name__}")
-                admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
+                _create(
+                    admin,
+                    {t: {"num_partitions": partitions[t], "configs": _KEPT if t in kept else {}} for t in missing},
+                )
                 present = _partition_counts(admin, partitions)
             small = {topic: count for topic, count in partitions.items() if present.get(topic, count) < count}
             if grow and small:
@@ -223,6 +228,21 @@ class KafkaBus:
                     self._publisher = KafkaPublisher(self._options, self._rights)
                 publisher = self._publisher
         return publisher
+
+
+def _create(admin: KafkaAdminClient, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    """Create topics and wait until they can be used: brokers elect leaders after they have answered."""
+    for topic in admin.create_topics(wanted, raise_errors=False)["topics"]:
+        error = kafka_errors.for_code(topic["error_code"])
+        if error not in _TAKEN:
+            raise error(f"topic {topic['name']}: {topic.get('error_message') or error.__name__}")
+    try:
+        admin.wait_for_topics(list(wanted), timeout_ms=1000 * _READY_S)
+    except kafka_errors.KafkaTimeoutError as error:
+        raise FlowUnavailable(
+            f"the broker has taken new topics, and they are not ready after {_READY_S:g} s; see in its log what it "
+            f"waits for, and run `essp setup` again ({shortened(str(error))})"
+        ) from error
 
 
 def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:

@@ -24,6 +24,7 @@ from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front, create_standby
 from essp_master.config import MasterSettings
 from essp_master.pools.observe_only import ObserveOnlyDriver
+from essp_master.pools.pool_events import PoolEvents
 from essp_master.pools.port import PoolDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import Reconciler
@@ -126,6 +127,7 @@ class MasterProcess:
             conditions=lambda: master.conditions.present,
             jobs_known=lambda: master.recovered and (claims.seen.is_set() or settings.video_jobs == "off"),
             tell_paused=partial(_tell_paused, adapters.bus),
+            events=PoolEvents(state),
         )
         master.conditions.add(book.troubles)
         self._front.app = create_app(master, settings, tables, reconciler, claims)

@@ -88,8 +88,8 @@ class MasterSettings(Settings):
     api_patience_s: float = Field(20.0, gt=0, le=3600)
     """Seconds that a caller may take to send a request or to read a part of the answer; then it is cut off."""
     state: str = ""
-    """Folder in one of the stores for registrations, and for pool bounds that users have set. Empty: nothing can be
-    registered, and such bounds are lost when the master ends."""
+    """Folder in one of the stores for registrations, for pool bounds that users have set, and for what was done to
+    pools. Empty: nothing can be registered, and the others are lost when the master ends."""
     images: tuple[str, ...] = ()
     """Allowed prefixes of images in registrations. Empty: no image may be registered."""
     pools: Literal["none", "processes", "kubernetes"] = "none"

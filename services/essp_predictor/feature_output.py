@@ -101,7 +101,7 @@ class FeatureOutput:
         """`catalog`: of the job, as `open_data` returns it."""
         if spec.extract is None:
             raise ValueError(f"job {spec.name} extracts nothing")
-        phases = Phases(spec, catalog)
+        self._phases = phases = Phases(spec, catalog)
         self._output = output
         self._spec = spec
         self._extract: ExtractSpec = spec.extract
@@ -110,12 +110,21 @@ class FeatureOutput:
         self._rows = phases.view(0).rows
         self._files = features.file_names(list(map(self._id, range(len(self._rows))))) if self._arrays else []
 
-    def write(self, pieces: Callable[[str], Pieces], identity: str, sources: Sequence[tuple[str, str]]) -> Written:
-        """Write everything. `pieces`: of a stream. `sources`: the name and the stream of each. Safe to repeat.
+    def write(
+        self, pieces: Callable[[str], Pieces], identity: str, plan_digest: int, sources: Sequence[tuple[str, str]]
+    ) -> Written:
+        """Write everything. `pieces`: of a stream. `plan_digest`: of the plan that they were made from. `sources`: the
+        name and the stream of each. Safe to repeat.
 
-        Raises `PermanentError` if the catalog is another one than the parts were made from.
+        Raises `PermanentError` if the catalog is another one than the parts were made from; then what an earlier run
+        has written stays.
         """
-        self._output.delete(features.MANIFEST)  # first: without it, nothing here looks complete
+        if self._phases.digest() != plan_digest:
+            raise PermanentError(
+                f"the catalog of job {self._spec.name} has changed since the job began; start the job again, and it "
+                "computes the vectors of the videos that are in the catalog now"
+            )
+        self._output.delete(features.MANIFEST)  # before anything is written: without it, nothing here looks complete
         found = [
             self._write_source(_Source(*source, np.zeros(len(self._rows), np.int32)), pieces) for source in sources
         ]
@@ -164,10 +173,7 @@ class FeatureOutput:
 
     def _whole_videos(self, source: _Source, pieces: Pieces) -> Iterator[_Clips]:
         waiting: list[_Clips] = []
-        stop = 0
         for start, stop, part in pieces:
-            if stop > len(self._plan):
-                raise self._other_catalog()
             read = self._clips_of(source, part, start, stop)
             last = int(read.edges[-2])
             if stop == len(self._plan):
@@ -177,14 +183,6 @@ class FeatureOutput:
                 waiting = [read.at(slice(last, None))]
             else:  # all of it belongs to the video that waits
                 waiting.append(read)
-        if stop != len(self._plan):
-            raise self._other_catalog()
-
-    def _other_catalog(self) -> PermanentError:
-        return PermanentError(
-            f"the catalog of job {self._spec.name} has changed since the job began; start the job again, and it "
-            "computes the vectors of the videos that are in the catalog now"
-        )
 
     def _clips_of(self, source: _Source, part: ScoredPart, start: int, stop: int) -> _Clips:
         """The planned clips from `start` to `stop`, with the vectors that the part has."""
@@ -197,9 +195,6 @@ class FeatureOutput:
         table = part.tables.get(source.name)
         if table is not None and table.features is not None and len(table):
             places = table.clip_index - start
-            names = {one: self._id(one) for one in set(video[places].tolist())}
-            if any(names[one] != name for one, name in zip(video[places].tolist(), table.video_id, strict=True)):
-                raise self._other_catalog()
             vectors[places], present[places] = table.features, True
         return _Clips(
             video,

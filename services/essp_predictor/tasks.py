@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -131,7 +132,8 @@ class _Extraction:
     def write(self, output: ObjectStore, parts: PartialScores, clips: int) -> Answers:
         catalog = open_data(self._spec, self._stores, (*PLANNED, *TIMED))
         made = FeatureOutput(output, self._spec, catalog)
-        written = made.write(lambda stream: _pieces(parts, stream, clips), parts.identity, self._sources())
+        read = partial(_pieces, parts, clips)
+        written = made.write(read, parts.identity, parts.plan_digest, self._sources())
         return Answers(output.uri(features.MANIFEST), written.videos, written.failed)
 
     def _sources(self) -> list[tuple[str, str]]:
@@ -141,7 +143,7 @@ class _Extraction:
         return [(stream, stream) for stream in self._spec.streams]
 
 
-def _pieces(parts: PartialScores, stream: str, clips: int) -> Pieces:
+def _pieces(parts: PartialScores, clips: int, stream: str) -> Pieces:
     blocks = range(-(-clips // topics.BLOCK_CLIPS))
     with closing(parts.read_blocks(stream, parts.saved(stream), blocks)) as read:
         for block, part in zip(blocks, read, strict=True):

@@ -107,20 +107,30 @@ def cores(quantity: str) -> Fraction:
 
 
 def test_sizes_that_somebody_has_set_stay(helm: Helm, nothing: Path) -> None:
-    """`small.yaml` names the defaults that it replaces; they are those of `values.yaml`."""
+    """Also those that are the usual ones; `sizes.yaml` names amounts as `values.yaml` has them."""
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    for path, (default, _) in yaml.safe_load((CHART / "files" / "small.yaml").read_text(encoding="utf-8")).items():
-        assert at(values, path) == default, path
-    own = helm.render(nothing, servers={"bundled": True}, pools={"decoder": {"replicas": 5}})
-    assert named(own, "Deployment", "essp-decoder")["spec"]["replicas"] == 5
+    sizes = yaml.safe_load((CHART / "files" / "sizes.yaml").read_text(encoding="utf-8"))
+    for path, (usual, _) in sizes["amounts"].items():
+        assert at(values, path) == usual, path
+    for path in sizes["counts"]:
+        assert at(values, path) is None, path
+
+    own = {"trainer": {"gpu": {"count": 1}}, "ranks": 1}
+    set_by_user = helm.render(nothing, servers={"bundled": True}, pools={"decoder": {"replicas": 2}}, controlPlane=own)
+    assert named(set_by_user, "Deployment", "essp-decoder")["spec"]["replicas"] == 2
+    assert environment_of(pool_of(set_by_user, "master"), set_by_user)["ESSP_RANKS"] == "1"
+    (trainer,) = templates(set_by_user)
+    assert container_of(trainer)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container_of(trainer)["image"].endswith("-cuda")
     large = helm.render(nothing, servers={"bundled": True, "small": False})
     assert named(large, "Deployment", "essp-decoder")["spec"]["replicas"] == 2
 
 
 def at(values: Any, path: str) -> Any:
+    """What values have there, if anything."""
     for step in path.split("."):
-        values = values.get(step, {})
-    return values or (0 if path.endswith("ranks") else values)
+        values = values.get(step) if values else None
+    return values
 
 
 def test_processes_are_given_the_servers(helm: Helm, nothing: Path) -> None:

@@ -36,7 +36,7 @@ def release(api: httpx.Client, helm: Helm, unique: str) -> Iterator[Release]:
     try:
         yield made
     finally:
-        api.delete(f"/api/v1/namespaces/{made.namespace}")
+        made.remove()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -37,6 +37,9 @@ PATHS = {
     "Ingress": "/apis/networking.k8s.io/v1/namespaces/{}/ingresses",
 }
 """Where the API has what the chart makes."""
+VIDEO_JOBS = "/apis/essp.io/v1alpha1/namespaces/{}/videojobs"
+"""Where it has them if the chart has been installed once."""
+MERGE = {"Content-Type": "application/merge-patch+json"}
 NO_SETUP = {"topics": {"job": {"enabled": False}}}
 """No hook: it would wait for pods, which a cluster without nodes does not run."""
 
@@ -54,8 +57,13 @@ def component(name: str) -> dict[str, str]:
 
 def ready(thing: Object) -> bool:
     """Whether a pod or a node says that it is."""
+    return holds(thing, "Ready")
+
+
+def holds(thing: Object, condition: str) -> bool:
+    """Whether this is among the conditions of its status."""
     conditions = thing["status"].get("conditions", ())
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+    return any(it["type"] == condition and it["status"] == "True" for it in conditions)
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,13 @@ class Release:
     def uninstall(self) -> None:
         self._helm("uninstall", "essp")
 
+    def remove(self) -> None:
+        """Remove the namespace. VideoJobs in it wait for no master."""
+        for left in self.api.get(self.video_jobs()).json().get("items", ()):
+            path = self.video_jobs(left["metadata"]["name"])
+            self.api.patch(path, json={"metadata": {"finalizers": None}}, headers=MERGE)
+        self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+
     def status(self) -> str:
         """`deployed`, `failed`, ..."""
         text = self._helm("status", "essp")
@@ -87,6 +102,10 @@ class Release:
 
     def path(self, kind: str, *more: str) -> str:
         return "/".join((PATHS[kind].format(self.namespace), *more))
+
+    def video_jobs(self, *name: str) -> str:
+        """The path of all, or of one."""
+        return "/".join((VIDEO_JOBS.format(self.namespace), *name))
 
     def get(self, kind: str, name: str) -> Object:
         found: Object = self.api.get(self.path(kind, name)).raise_for_status().json()
@@ -105,17 +124,21 @@ class Release:
             self.path("Deployment", deployment, "scale"),
             params={"fieldManager": manager},
             json={"spec": {"replicas": replicas}},
-            headers={"Content-Type": "application/merge-patch+json"},
+            headers=MERGE,
         ).raise_for_status()
 
     def replicas(self, deployment: str) -> int:
         return int(self.get("Deployment", deployment)["spec"]["replicas"])
 
-    def token(self, account: str) -> str:
-        """One of a service account's, as its pods get it."""
+    def token(self, account: str, secret: str = "") -> str:
+        """One of a service account's, as its pods get it. `secret`: it is good as long as this one exists."""
         path = self.path("ServiceAccount", account, "token")
         until(lambda: account in self.names("ServiceAccount"))
-        made = self.api.post(path, json={"spec": {"expirationSeconds": 3600}}).raise_for_status()
+        spec: Object = {"expirationSeconds": 3600}
+        if secret:
+            uid = self.get("Secret", secret)["metadata"]["uid"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Secret", "name": secret, "uid": uid}
+        made = self.api.post(path, json={"spec": spec}).raise_for_status()
         return str(made.json()["status"]["token"])
 
     def pods(self, labels: Mapping[str, str]) -> list[Object]:

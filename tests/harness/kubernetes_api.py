@@ -50,6 +50,8 @@ _KINDS = {
     "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
 }
 """What helm is told of, which looks up Deployments and wants to know each kind that it makes."""
+UNLIMITED = 1000
+"""Pods: more than any test has."""
 _OWNER = "batch.kubernetes.io/job-name"
 _NOW = "2026-01-01T00:00:00Z"
 
@@ -104,6 +106,10 @@ class Cluster:
     """Watches that are open."""
     hanging: bool = False
     """Requests are taken and not answered."""
+    token: str = ""
+    """The only one that it accepts; empty: it asks for none."""
+    quota: int = UNLIMITED
+    """Pods that the namespace may have (`limit`)."""
     garbled: bytes | None = None
     """What it answers to every request, as a proxy in front of it may."""
     _outage: bool = False
@@ -184,9 +190,21 @@ class Cluster:
             if job is not None and "deletionTimestamp" in job["metadata"] and not self._pods_of(str(owner)):
                 self.delete("jobs", str(owner))
 
-    def settle(self, room: int, quota: int = 1000, broken: str = "") -> None:
-        """Make the pods that Deployments and Jobs are to have, at most `quota`, place them, at most `room`, and let
-        those come up. `broken`: why none of the containers starts."""
+    def limit(self, quota: int = UNLIMITED) -> None:
+        """Let the namespace have at most so many pods."""
+        self.quota = quota
+
+    def annotate(self, kind: str, name: str, annotation: str) -> None:
+        """Set an annotation of an object to a value that it never had."""
+        with self.lock:
+            body = copy.deepcopy(self.objects[kind, name])
+            body["metadata"].setdefault("annotations", {})[annotation] = str(self.version)
+            self.put(kind, body)
+
+    def settle(self, room: int, broken: str = "") -> None:
+        """Make the pods that Deployments and Jobs are to have, as far as the quota allows, place them, at most `room`,
+        and let those come up. `broken`: why none of the containers starts."""
+        quota = self.quota
         with self.lock:
             for name in self.names("pods"):
                 self.delete("pods", name)
@@ -382,9 +400,14 @@ class ApiServer:
             made.rest_client.pool_manager.clear()
 
     @property
+    def port(self) -> int:
+        """On which it answers."""
+        return self._server.server_port
+
+    @property
     def url(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> client.ApiClient:
         """A client of it, whose connections end with the server."""
@@ -408,6 +431,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query))
             try:
+                if cluster.token and self.headers.get("authorization") != f"bearer {cluster.token}":
+                    raise Refusal(401, "Unauthorized", "Unauthorized")
                 if query.get("watch", "").lower() == "true":
                     events = cluster.watch(parts.path, query)
                     next(events)

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import httpx
 from kubernetes import client, config
 
-from tests.harness.kubernetes_api import Cluster, Object, Refusal, status_of_pod
+from tests.harness.kubernetes_api import UNLIMITED, Cluster, Object, Refusal, status_of_pod
 from tests.harness.waiting import LONGEST_S, until
 
 VARIABLE = "KUBECONFIG"
@@ -36,7 +36,6 @@ GROUPS = {
 }
 _OF_THE_SERVER = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
 _OF_THE_JOB = ("controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name")
-_UNLIMITED = 1000
 
 
 class RealCluster(Cluster):
@@ -79,16 +78,32 @@ class RealCluster(Cluster):
             with suppress(OSError):  # not that of TLS, which another thread reads
                 socket.socket.shutdown(link, socket.SHUT_RDWR)
 
-    def settle(self, room: int, quota: int = _UNLIMITED, broken: str = "") -> None:
+    def limit(self, quota: int = UNLIMITED) -> None:
+        """Have a quota, or none. Its controller counts, in the beginning alone, the pods that it has seen by then, and
+        later each pod that is admitted: those of before have to be there."""
+        if "team" in self.names("resourcequotas"):
+            self.delete("resourcequotas", "team")
+        self.quota = quota
+        if quota < UNLIMITED:
+            until(lambda: self._told("replicas", "active") == self._wanted())
+            body = {"metadata": {"name": "team"}, "spec": {"hard": {"pods": str(quota)}}}
+            self.ask("POST", self.path("resourcequotas"), body)
+            counted = {"pods": str(self._wanted())}
+            until(lambda: self.objects["resourcequotas", "team"].get("status", {}).get("used") == counted)
+
+    def annotate(self, kind: str, name: str, annotation: str) -> None:
+        version = self.objects[kind, name]["metadata"]["resourceVersion"]
+        self.ask("PATCH", self.path(kind, name), {"metadata": {"annotations": {annotation: version}}})
+
+    def settle(self, room: int, broken: str = "") -> None:
         """Say of the pods what a scheduler and kubelets would; quotas are real."""
-        self._limit(quota)
-        wanted = sum(self._wanted(kind) for kind in ("deployments", "jobs"))
-        until(lambda: len(self._live()) == min(wanted, quota))
+        made = min(self._wanted(), self.quota)
+        until(lambda: len(self._live()) == made, f"there are not {made} pods")
         for number, pod in enumerate(self._live()):
             status = status_of_pod(number < room, broken)
             status["conditions"].append({"type": "Ready", "status": str(number < room and not broken)})
             self.ask("PATCH", self.path("pods", pod["metadata"]["name"], "status"), {"status": status})
-        until(lambda: self._ready() == (0 if broken else min(wanted, quota, room)))
+        until(lambda: self._told("readyReplicas", "ready") == (0 if broken else min(made, room)))
 
     def end_job(self, name: str, kind: str, reason: str, message: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -150,29 +165,23 @@ class RealCluster(Cluster):
     def _real(self, url: str) -> str:
         return url.replace(f"/namespaces/{self._named}", f"/namespaces/{self._namespace}", 1)
 
-    def _wanted(self, kind: str) -> int:
-        size = "replicas" if kind == "deployments" else "parallelism"
-        return sum(item["spec"][size] for item in self.ask("GET", self.path(kind))["items"])
+    def _wanted(self) -> int:
+        """Pods that Deployments and Jobs are to have."""
+        return self._sum("spec", "replicas", "parallelism")
 
-    def _ready(self) -> int:
-        found = [
-            item["status"] for kind in ("deployments", "jobs") for item in self.ask("GET", self.path(kind))["items"]
-        ]
-        return sum(status.get("readyReplicas", status.get("ready", 0)) for status in found)
+    def _told(self, of_deployment: str, of_job: str) -> int:
+        """Pods that are in the status of Deployments and Jobs, by the names of the fields."""
+        return self._sum("status", of_deployment, of_job)
+
+    def _sum(self, part: str, of_deployment: str, of_job: str) -> int:
+        fields = (("deployments", of_deployment), ("jobs", of_job))
+        found = ((item, field) for kind, field in fields for item in self.ask("GET", self.path(kind))["items"])
+        return sum(item[part].get(field, 0) for item, field in found)
 
     def _live(self) -> list[Object]:
         items = self.ask("GET", self.path("pods"))["items"]
         live = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
         return sorted(live, key=lambda pod: pod["metadata"]["name"])
-
-    def _limit(self, quota: int) -> None:
-        body = {"metadata": {"name": "team"}, "spec": {"hard": {"pods": str(quota)}}}
-        there = self.names("resourcequotas")
-        if quota < _UNLIMITED and not there:
-            self.ask("POST", self.path("resourcequotas"), body)
-            until(lambda: "hard" in self.objects["resourcequotas", "team"].get("status", {}))
-        elif quota >= _UNLIMITED and there:
-            self.delete("resourcequotas", "team")
 
 
 class _Objects(dict[tuple[str, str], Object]):

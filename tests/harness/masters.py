@@ -27,7 +27,13 @@ def die(master: Master) -> None:
 
 
 def written(master: Master, fleet: Fleet) -> None:
-    """No other works until the history holds all that the master knows."""
+    """No other works until the master has read all reports and the history holds them; nothing is being written."""
     history = History(fleet.adapters.stores.under(fleet.job.output))
-    while (newest := history.newest()) is None or newest.ledger != master._jobs["small"].ledger.state():
-        master.step(0)
+    while master.step(0) or master._history.writing or not holds_all(history, master):
+        pass
+
+
+def holds_all(history: History, master: Master) -> bool:
+    """Whether the history holds what the master knows."""
+    newest = history.newest()
+    return newest is not None and newest.ledger == master._jobs["small"].ledger.state()

@@ -85,9 +85,9 @@ def test_a_job_needs_nothing_but_a_master(lone: LoneMaster) -> None:
     os.kill(decoder, signal.SIGKILL)
     status = lone.api.until("alone", "has ended", lambda status: status.state.ended)
     assert status.state is JobState.COMPLETED, status.reason
-    told = [event["message"] for event in lone.get("/v1/pools/events")]
-    assert any(f"-{decoder} of decoder ended with -9; another is started" in message for message in told), told
-    assert any("trainer alone.rgb: 0 -> 1 ranks of 2" in message for message in told), told
+    told = [(event["pool"], event["message"]) for event in lone.get("/v1/pools/events")]
+    assert any(f"-{decoder} of decoder ended with -9; another is started" in message for _, message in told), told
+    assert ("trainer.alone.rgb", "0 -> 1 ranks of 2") in told, told
     assert {p["name"] for p in lone.get("/v1/pools")} >= set(POOLS)
 
 

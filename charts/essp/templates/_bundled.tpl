@@ -1,7 +1,7 @@
 {{/*
 With servers.bundled, the release brings its own Kafka, Redis and object store, for trying ESSP: one pod, "servers", which
-runs `essp servers up`. This fills in what else names them, as if a user had written it; every template that reads
-values says it first. With servers.small, pools get sizes that fit 2 cores and 8 GiB (files/small.yaml).
+runs `essp servers up`. This fills in what else names them, and sizes that a user has not set (files/sizes.yaml), as if
+a user had written it; every template that reads values says it first.
 */}}
 {{- define "essp.bundled" -}}
 {{- include "essp.completed" (dict "values" .Values "defaults" (omit (.Files.Get "files/defaults.json" | fromJson) "podSecurity" "poolDefaults" "pools")) -}}
@@ -31,16 +31,29 @@ values says it first. With servers.small, pools get sizes that fit 2 cores and 8
 {{- end -}}
 {{- /* There is nothing that topics could be made in before the servers run; every process makes what it misses. */ -}}
 {{- $_ := set .Values.topics.job "enabled" false -}}
-{{- if .Values.servers.small -}}
-{{- range $path, $sizes := .Files.Get "files/small.yaml" | fromYaml -}}
-{{- $steps := splitList "." $path -}}
-{{- $there := $.Values -}}
-{{- range initial $steps -}}{{- $there = index $there . -}}{{- end -}}
-{{- if eq (index $there (last $steps) | toString) (first $sizes | toString) -}}
-{{- $_ := set $there (last $steps) (last $sizes) -}}
+{{- end -}}
+{{- $small := and .Values.servers.bundled .Values.servers.small -}}
+{{- $sizes := .Files.Get "files/sizes.yaml" | fromYaml -}}
+{{- range $path, $size := $sizes.counts -}}
+{{- include "essp.sized" (dict "values" $.Values "path" $path "default" nil "size" (index $size (ternary 1 0 $small))) -}}
+{{- end -}}
+{{- if $small -}}
+{{- range $path, $size := $sizes.amounts -}}
+{{- include "essp.sized" (dict "values" $.Values "path" $path "default" (first $size) "size" (last $size)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Sets a size where there is the default: (dict "values" .Values "path" PATH "default" DEFAULT "size" SIZE). */}}
+{{- define "essp.sized" -}}
+{{- $steps := splitList "." .path -}}
+{{- $there := .values -}}
+{{- range initial $steps -}}
+{{- if not (index $there .) -}}{{- $_ := set $there . dict -}}{{- end -}}
+{{- $there = index $there . -}}
+{{- end -}}
+{{- if eq (index $there (last $steps) | toString) (.default | toString) -}}
+{{- $_ := set $there (last $steps) .size -}}
 {{- end -}}
 {{- end -}}
 

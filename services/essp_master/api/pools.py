@@ -8,7 +8,8 @@ from essp_common.errors import ConfigError
 from essp_master.api.aside import Aside
 from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.problems import answers_of
-from essp_master.pools.reconciler import PoolEvent, PoolView, Reconciler
+from essp_master.pools.pool_events import PoolEvent
+from essp_master.pools.reconciler import PoolView, Reconciler
 from essp_master.pools.rules import PoolRule
 
 

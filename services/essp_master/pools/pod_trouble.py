@@ -93,7 +93,7 @@ def shortage_of(workload: Any, pods: Iterable[Any], now: datetime, told: Mapping
     room), or replaced (their node does not answer); empty if nothing is known. `told`: as in `trouble_of`."""
     pods = list(pods)
     words = [
-        f"pods are not made: {_short(condition.message or condition.reason)}"
+        f"pods are not made: {_short(condition.message or condition.reason)}; {_tried_again(workload.metadata.name)}"
         for condition in (workload.status and workload.status.conditions) or ()
         if condition.type == "ReplicaFailure" and condition.status == "True"
     ]
@@ -216,6 +216,15 @@ def _unmade(workload: Any, pods: Iterable[Any]) -> bool:
     if wanted is None or getattr(workload.spec, "suspend", False):
         return False
     return bool(sum(pod.status is None or pod.status.phase not in ("Failed", "Succeeded") for pod in pods) < wanted)
+
+
+def _tried_again(deployment: str) -> str:
+    """Return when Kubernetes tries again to create pods of a Deployment: the queue of its controllers backs off from 5
+    ms to 1000 s, and any change of the object ends the wait. (For a Job, it waits for a minute at most.)"""
+    return (
+        "Kubernetes tries again after ever longer pauses of up to 17 minutes, and at once after `kubectl annotate "
+        f"deployment {deployment} essp.dev/retried=$(date +%s) --overwrite`"
+    )
 
 
 def _unplaced(pod: Any) -> str:

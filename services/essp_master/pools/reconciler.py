@@ -14,10 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,6 +27,7 @@ from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
+from essp_master.pools.pool_events import PoolEvent, PoolEvents
 from essp_master.pools.port import CannotNow, PoolDriver, PoolSize, TrainingKey
 from essp_master.pools.rule_book import PoolRuleBook, Registered
 from essp_master.pools.rules import PoolRule
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 _SETTLE_S = 0.5
 """Changes come in bursts: one repair covers those within this time."""
-_KEPT = 2000
 _DEAF_S = 10.0
 """A master that has read nothing for this long knows neither rates nor who is busy."""
 _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
@@ -71,14 +69,6 @@ class PoolView(_Plain):
     """Its bounds, or its fixed size."""
 
 
-class PoolEvent(_Plain):
-    """A change of a pool."""
-
-    time: datetime
-    pool: str
-    message: str
-
-
 class Reconciler:
     """Implements `essp_common.runtime.service.Service`; methods for users are thread-safe."""
 
@@ -96,11 +86,12 @@ class Reconciler:
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
         tell_paused: Callable[[Set[str]], None] = lambda pools: None,
+        events: PoolEvents | None = None,
     ) -> None:
         """`jobs`: returns their demand. `jobs_known`: whether these are all jobs; until then no ranks are divided.
         `book`: the rules of the pools; None: the bounds that they were created with. `trainer_ranks`: divides the
         ranks; None: the master starts no trainers. `conditions`: returns what keeps ESSP from working. `tell_paused`:
-        tells all workers which pools are paused."""
+        tells all workers which pools are paused. `events`: keeps what was done; None: until this process ends."""
         self._tell_paused = tell_paused
         self._told_paused: Set[str] | None = None
         """What was last announced to workers; None: nothing yet."""
@@ -120,7 +111,7 @@ class Reconciler:
         self._removed: Set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._reported: dict[str, tuple[int, int]] = {}
-        self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
+        self._events = events or PoolEvents()
         self._lock = threading.RLock()
         self._refused: dict[str, str] = {}
         self._seen: Sequence[PoolView] = ()
@@ -145,6 +136,7 @@ class Reconciler:
                     self._woken.clear()
                     self._try(self.repair)
         finally:
+            self._events.save()
             self._driver.close()
 
     def drain(self) -> None:
@@ -172,8 +164,9 @@ class Reconciler:
 
     def step(self) -> None:
         """Observe once, and carry out what follows."""
-        # Outside the lock, since it may wait for the store.
+        # Outside the lock, since both may wait for the store.
         registered = self._book.look_up()
+        self._events.save()
         self._follow_pauses()
         self._repair(registered)
         with self._lock:
@@ -246,7 +239,7 @@ class Reconciler:
 
     def events(self) -> list[PoolEvent]:
         """Return the changes, newest last."""
-        return list(self._events)
+        return self._events.all()
 
     # --- internals ---
 
@@ -282,8 +275,8 @@ class Reconciler:
     def _divide_ranks(self, jobs: Sequence[PoolDemand], rows: Mapping[str, TrainerRow]) -> None:
         divides = self._trainer_ranks if self._jobs_known() else None
         try:
-            for sentence in divides.step(jobs, rows) if divides else ():
-                self._report("", sentence)
+            for pool, sentence in divides.step(jobs, rows) if divides else ():
+                self._report(pool, sentence)
         except (PermanentError, ConfigError) as error:  # the pools are unaffected
             log.warning("trainers: %s; trying again", error)
         self._ranks = divides.shares if divides else {}
@@ -399,7 +392,7 @@ class Reconciler:
 
     def _report(self, pool: str, message: str) -> None:
         log.info("pool %s: %s", pool, message)
-        self._events.append(PoolEvent(time=datetime.now(UTC), pool=pool, message=message))
+        self._events.add(pool, message)
         if pool:
             self._driver.tell(pool, message)
 

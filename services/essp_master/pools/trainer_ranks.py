@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 
+from essp_common.runtime import ids
 from essp_engine.registrations import TrainerRow, row_for
 from essp_master.pools.gpus import SCALING, TrainerForecast, allocate
 from essp_master.pools.port import PoolDriver, TrainingKey
@@ -33,6 +34,8 @@ _STARVED = 0.3
 """A trainer that waits for more than this share of its time could not use more ranks."""
 _LEAVES_S = 60.0
 """How long trainers that have nothing more to do may take to end."""
+Told = tuple[str, str]
+"""The pool of a training, and a sentence about it for users."""
 
 
 class TrainerRanks:
@@ -59,8 +62,8 @@ class TrainerRanks:
         """The ranks of each training."""
         return dict(self._shares)
 
-    def step(self, jobs: Sequence[PoolDemand], registered: Mapping[str, TrainerRow]) -> list[str]:
-        """Give each trainer of the jobs its share of ranks. Returns one sentence per change. `registered`: trainers by
+    def step(self, jobs: Sequence[PoolDemand], registered: Mapping[str, TrainerRow]) -> list[Told]:
+        """Give each trainer of the jobs its share of ranks. Returns what has changed. `registered`: trainers by
         name."""
         known = {(job.job, trainer.name) for job in jobs for trainer in job.trainers}
         unfinished = {(job.job, trainer.name) for job in jobs for trainer in job.trainers if not trainer.final}
@@ -95,7 +98,7 @@ class TrainerRanks:
         failed: Set[TrainingKey],
         known: Set[TrainingKey],
         unfinished: Set[TrainingKey],
-    ) -> list[str]:
+    ) -> list[Told]:
         """Once: adopt what earlier masters have started, and end training runs that should have no ranks. `known`: of
         all jobs. `unfinished`: those of them that are not done."""
         if self._adopted:
@@ -111,7 +114,7 @@ class TrainerRanks:
         self._begun = begun
         self._adopted = True
         return [
-            f"trainer {_name(key)} {'has no turn now' if key in known else 'is of no job any more'}; it ends"
+            (ids.trainer_pool(*key), f"{'has no turn now' if key in known else 'is of no job any more'}; it ends")
             for key in sorted(present.keys() - rows.keys() - failed - done)
         ]
 
@@ -160,12 +163,13 @@ class TrainerRanks:
         rows: Mapping[TrainingKey, TrainerRow | None],
         failed: Set[TrainingKey],
         unfinished: Set[TrainingKey],
-    ) -> list[str]:
+    ) -> list[Told]:
         done = []
         for key in sorted(self._shares.keys() - shares.keys()):
             if key in failed and key in rows:
                 self._out.add(key)
-                done.append(f"trainer {_name(key)} has failed; its {self._shares[key]} ranks are free for others")
+                free = f"has failed; its {self._shares[key]} ranks are free for others"
+                done.append((ids.trainer_pool(*key), free))
             else:
                 self._end(key, unfinished)
         # smallest shares first: free ranks before assigning them
@@ -173,7 +177,7 @@ class TrainerRanks:
             before = self._shares.get(key, 0)
             if share != before:
                 self._driver.train(*key, share, rows[key])
-                done.append(f"trainer {_name(key)}: {before} -> {share} ranks of {self._ranks}")
+                done.append((ids.trainer_pool(*key), f"{before} -> {share} ranks of {self._ranks}"))
         self._shares = dict(shares)
         return done
 

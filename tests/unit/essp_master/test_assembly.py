@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 from kubernetes import client
-from kubernetes.config import incluster_config
 
 from essp_common.errors import ConfigError
 from essp_common.wiring import Adapters
@@ -25,6 +24,7 @@ from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.fleet import make_job
 from tests.harness.kubernetes_api import ApiServer
 from tests.harness.kubernetes_objects import IMAGE, deployment
+from tests.harness.kubernetes_pod import ServiceAccount
 from tests.harness.running import running
 from tests.harness.serving import JSON
 from tests.harness.waiting import LONGEST_S, until
@@ -176,12 +176,7 @@ def test_a_cluster_is_found_without_a_word_among_the_lines_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in a pod, by its token."""
-    (tmp_path / "token").write_text("secret")
-    (tmp_path / "ca.crt").write_text("certificate")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    ServiceAccount(tmp_path, monkeypatch, ("10.96.0.1", 443), "certificate", "secret")
     settings: dict[str, Any] = {}
     monkeypatch.setattr(client, "ApiClient", lambda: settings.update(host=client.Configuration.get_default_copy().host))
     kubernetes_api()

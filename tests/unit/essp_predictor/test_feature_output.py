@@ -49,6 +49,10 @@ def job(root: Path, **extract: Any) -> JobSpec:
     )
 
 
+DIGEST = Phases(job(Path("/")), CATALOG).digest()
+"""Of the plan of `CATALOG`."""
+
+
 def vector(index: int, dtype: str = "float32") -> NDArray[Any]:
     return np.array([index, index / 3, -index], dtype)
 
@@ -89,7 +93,7 @@ def written(root: Path, step: int = 5, lost: Mapping[int, str] = LOST, **extract
     store = DirectoryStore.from_url(f"file://{root}")
     dtype = extract.get("dtype", "float32")
     output = FeatureOutput(store, job(root, **extract), CATALOG)
-    return output.write(pieces(step, dtype, lost), "an identity", [("rgb", "rgb")])
+    return output.write(pieces(step, dtype, lost), "an identity", DIGEST, [("rgb", "rgb")])
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -216,11 +220,14 @@ def test_a_writer_that_dies_leaves_nothing_that_looks_complete(tmp_path: Path, m
     ids=["more", "fewer", "renamed", "other lengths"],
 )
 def test_vectors_are_not_given_to_the_videos_of_another_catalog(tmp_path: Path, now: dict[str, int]) -> None:
+    """What the catalog of before was given stays, with its manifest."""
+    written(tmp_path)
+    before = files(tmp_path)
     store = DirectoryStore.from_url(f"file://{tmp_path}")
     catalog = Catalog([row(name, frames=count) for name, count in now.items()])
     with pytest.raises(essp.PermanentError, match="has changed since"):
-        FeatureOutput(store, job(tmp_path), catalog).write(pieces(5), "an identity", [("rgb", "rgb")])
-    assert features.MANIFEST not in files(tmp_path)
+        FeatureOutput(store, job(tmp_path), catalog).write(pieces(5), "an identity", DIGEST, [("rgb", "rgb")])
+    assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize("form", ["parquet", "npy"])

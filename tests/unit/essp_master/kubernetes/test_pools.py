@@ -15,6 +15,7 @@ from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEA
 from essp_master.pools.port import PlatformRefuses, PoolSize
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.kubernetes_objects import (
+    DEMO_RGB,
     DEPTH,
     IMAGE,
     NAMESPACE,
@@ -157,13 +158,16 @@ def test_without_the_charts_templates_nothing_can_be_registered(api: client.ApiC
 
 def test_who_describes_a_pool_reads_what_was_done_to_it(cluster: Cluster, driver: KubernetesDriver) -> None:
     cluster.put("deployments", deployment("essp-decoder", "decoder", 3))
-    seen(driver, decoder=PoolSize(3, 0))
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, decoder=PoolSize(3, 0), trainer_demo_rgb=PoolSize(2, 0, 0))
     driver.tell("decoder", "3 -> 5: trainers wait")
+    driver.tell("trainer.demo.rgb", "2 -> 1 ranks of 2")
     driver.tell("nobody", "3 -> 5: there is no such pool")
-    (event,) = told(cluster)
-    about = cluster.objects["deployments", "essp-decoder"]["metadata"]
-    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Deployment", about["uid"])
-    assert (event["type"], event["message"]) == ("Normal", "3 -> 5: trainers wait")
+    found = {event["message"]: (event["type"], event["involvedObject"]["uid"]) for event in told(cluster)}
+    assert found == {
+        "3 -> 5: trainers wait": ("Normal", cluster.objects["deployments", "essp-decoder"]["metadata"]["uid"]),
+        "2 -> 1 ranks of 2": ("Normal", cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"]),
+    }
     cluster.outage = True
     driver.tell("decoder", "what cannot be told is in the log")
 

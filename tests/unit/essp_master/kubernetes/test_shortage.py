@@ -38,11 +38,11 @@ class Scaled:
         self.reconciler = Reconciler(driver, self.registry, lambda: [job(0.5, round(self.decoded))], clock=self.clock)
         cluster.put("deployments", deployment("essp-decoder", "decoder", 2))
 
-    def pass_time(self, seconds: int, room: int, quota: int = 1000, broken: str = "") -> None:
+    def pass_time(self, seconds: int, room: int, broken: str = "") -> None:
         """Ten seconds at a time, with room for so many pods."""
         for _ in range(0, seconds, 10):
             self.clock.now_s += 10
-            self.cluster.settle(room, quota, broken)
+            self.cluster.settle(room, broken)
             decoder = self.cluster.objects["deployments", "essp-decoder"]
             wanted, ready = decoder["spec"]["replicas"], decoder["status"].get("readyReplicas", 0)
             for number in range(ready):
@@ -80,10 +80,18 @@ def test_where_there_is_room_for_half_no_more_are_asked_for_than_are_needed(scal
 
 
 def test_a_quota_that_is_used_up_is_named_and_not_asked_again(scaled: Scaled) -> None:
-    scaled.pass_time(150, room=64, quota=5)
+    scaled.cluster.limit(5)
+    scaled.pass_time(150, room=64)
     assert 5 < scaled.sizes[-1] == max(scaled.sizes) <= NEEDED
-    assert "exceeded quota: team, requested: pods=1" in scaled.reconciler.pools()[0].held_up
+    words = scaled.reconciler.pools()[0].held_up
+    assert "exceeded quota: team, requested: pods=1" in words
     assert len(scaled.told()) == 1
+    scaled.cluster.limit()
+    advice = re.search(r"at once after `kubectl annotate deployment (\S+) (\S+)=\$\(date \+%s\) --overwrite`", words)
+    assert advice is not None
+    scaled.cluster.annotate("deployments", *advice.groups())
+    scaled.pass_time(20, room=64)
+    assert not scaled.reconciler.pools()[0].held_up
 
 
 @pytest.mark.double
@@ -103,12 +111,12 @@ def test_an_image_that_is_not_there_is_named_and_a_condition(scaled: Scaled) -> 
 
 def test_a_quota_that_stops_ranks_is_named_and_a_condition(cluster: Cluster, driver: KubernetesDriver) -> None:
     """Only an Event tells, and a training that lacks a rank stands still."""
-    cluster.settle(room=9, quota=1)
+    cluster.limit(1)
     driver._lasting = Lasting(0.0)
     driver.train("demo", "rgb", 2, None)
 
     def named() -> bool:
-        cluster.settle(room=9, quota=1)
+        cluster.settle(room=9)
         driver.repair()
         size = driver.sizes().get("trainer.demo.rgb")
         return size is not None and "pods are not made: FailedCreate: " in size.held_up

@@ -10,6 +10,7 @@ from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.conditions import Condition, Subject
 from essp_engine.features.declared import DeclaredOutput
 from essp_engine.registrations import ExtractorRow, TrainerRow
+from essp_master.pools.pool_events import PoolEvents
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rule_book import PoolRuleBook
@@ -118,7 +119,7 @@ def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> PoolDemand:
 class ReconcilerBench:
     """A reconciler over a recorded driver."""
 
-    def __init__(self, rules: PoolRules | None = None, /, **sizes: int) -> None:
+    def __init__(self, rules: PoolRules | None = None, events: PoolEvents | None = None, /, **sizes: int) -> None:
         self.clock = Clock()
         self.driver = Recorded(sizes)
         self.worker_registry = WorkerRegistry()
@@ -137,6 +138,7 @@ class ReconcilerBench:
             clock=self.clock,
             conditions=lambda: self.conditions,
             tell_paused=lambda pools: self.told.append(set(pools)),
+            events=events,
         )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder", queue: int = 0) -> None:

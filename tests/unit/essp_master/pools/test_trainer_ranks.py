@@ -94,7 +94,7 @@ def test_after_an_epoch_who_still_improves_gets_more() -> None:
     clips = 100_000  # short epochs would be over before another rank is of use
     ranks.step([replace(with_losses(rgb=[], flow=[]), epoch_clips=clips)], {})
     later = with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 0.52, 0.51, 0.51])
-    (sentence, *_) = ranks.step([replace(later, epoch_clips=clips)], {})
+    ((_, sentence), *_) = ranks.step([replace(later, epoch_clips=clips)], {})
     assert shares(driver)["rgb"] > shares(driver)["flow"] >= 1
     assert "ranks of 6" in sentence
     kinds: list[Any] = [call for call in driver.told[2:] if call[0] == "train"]
@@ -133,7 +133,7 @@ def test_a_training_that_has_ended_and_is_wanted_again_is_started_again() -> Non
     driver.ended = {("demo", "rgb"), ("other", "rgb")}
     sentences = ranks.step([demand], {})
     assert driver.told[told:] == [("train", "demo", "rgb", 0), ("train", "demo", "rgb", before["rgb"])]
-    assert sentences == [f"trainer demo.rgb: 0 -> {before['rgb']} ranks of 4"]
+    assert sentences == [("trainer.demo.rgb", f"0 -> {before['rgb']} ranks of 4")]
     assert ranks.step([demand], {}) == []
 
 
@@ -156,7 +156,7 @@ def test_a_training_that_has_failed_gives_its_ranks_to_others_and_stays_to_be_lo
     had = ranks.shares["demo", "rgb"]
     driver.failing = {("demo", "rgb")}
     sentences = ranks.step([demand], {})
-    assert f"trainer demo.rgb has failed; its {had} ranks are free for others" in sentences
+    assert ("trainer.demo.rgb", f"has failed; its {had} ranks are free for others") in sentences
     assert ranks.shares == {("demo", "flow"): 4}
     assert shares(driver)["rgb"] == had, "its Job stays as it is"
     assert ranks.step([demand], {}) == []
@@ -219,10 +219,9 @@ def test_a_new_master_moves_no_ranks_and_ends_what_is_of_no_job() -> None:
     driver.present = {("demo", "rgb"): 1, ("demo", "flow"): 3, ("gone", "rgb"): 4}
     ranks = TrainerRanks(driver, 4)
     demand = with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])
-    (sentence,) = ranks.step([demand], {})
+    assert ranks.step([demand], {}) == [("trainer.gone.rgb", "is of no job any more; it ends")]
     driver.ended = {("gone", "rgb")}
     ranks.step([demand], {})
-    assert "gone.rgb" in sentence
     assert sorted(driver.told) == [
         ("train", "demo", "flow", 3),
         ("train", "demo", "rgb", 1),
