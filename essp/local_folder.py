@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
-from essp_common.objects.keys import is_hidden, is_key
+from essp_common.objects.keys import is_hidden, is_key, stem_and_suffix
 
 
 @dataclass(slots=True)
@@ -38,20 +37,21 @@ def _look(root: str, base: str, suffixes: frozenset[str], found: LeftOut, above:
     real = os.path.realpath(path)
     if real in above:
         return
-    entries = list(_entries(path))
-    if base and not entries:
-        found.empty.append(_printable(base))
-    for entry in entries:
+    empty = True
+    for entry in _entries(path):
+        empty = False
         name = os.path.join(base, entry.name)
         if _is_folder(entry):
             _look(root, name, suffixes, found, (*above, real))
-        elif PurePosixPath(entry.name).suffix.lower() in suffixes and (error := _problem(entry, name)):
+        elif stem_and_suffix(entry.name)[1].lower() in suffixes and (error := _problem(entry, name)):
             found.problems[_printable(name)] = error
+    if base and empty:
+        found.empty.append(_printable(base))
 
 
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
     try:
-        yield from sorted((e for e in os.scandir(path) if not is_hidden(e.name)), key=lambda e: e.name)
+        yield from (entry for entry in os.scandir(path) if not is_hidden(entry.name))
     except (FileNotFoundError, NotADirectoryError):
         return
 

@@ -25,6 +25,7 @@ from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
 from essp.catalog.layout import Layout
 from essp_common.errors import ConfigError
+from essp_common.objects.keys import stem_and_suffix
 from essp_common.objects.port import ObjectInfo
 from essp_common.quantities import counted
 
@@ -51,7 +52,7 @@ _CCV_CLASSES = (
 
 
 def is_kth(found: Found) -> str:
-    named = sum(_KTH.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
+    named = sum(_KTH.fullmatch(stem_and_suffix(info.key)[0]) is not None for info in found.videos)
     if 2 * named <= len(found.videos):
         return ""
     sequences = ", cut as 00sequences.txt says" if _sequences_of(found) else ", whole (there is no 00sequences.txt)"
@@ -65,7 +66,7 @@ def kth(found: Found) -> Iterator[Entry]:
     sequences = {match[1]: match[2] for match in matches if match}
     there = set()
     for info in found.videos:
-        match = _KTH.fullmatch(PurePosixPath(info.key).stem)
+        match = _KTH.fullmatch(stem_and_suffix(info.key)[0])
         if match is None:
             yield found.entry(info, error="unlabelled: its name does not have the form personNN_ACTION_dN")
             continue
@@ -177,8 +178,7 @@ def _film(info: ObjectInfo, class_name: str) -> str:
 
 def is_hollywood2(found: Found) -> str:
     lists = _clip_sets(found)
-    clips = sum(_CLIP.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
-    if not lists or not clips:
+    if not lists or not any(_CLIP.fullmatch(stem_and_suffix(info.key)[0]) for info in found.videos):
         return ""
     classes = sorted({name for name, _, _ in lists})
     return f"lists CLASS_train.txt and CLASS_test.txt of clips for {few(classes)}"
@@ -272,22 +272,25 @@ def is_two_level(found: Found) -> str:
 def two_level(found: Found) -> Iterator[Entry]:
     """Classes in group folders, which may be in split folders. The group is in the metadata and distinguishes classes
     of one name."""
-    parts = {info.key: info.key.split("/") for info in found.videos}
-    splits = split_folders(parts, levels=2)
+    splits = split_folders((info.key for info in found.videos), levels=2)
+
+    def split_and_folders(info: ObjectInfo) -> tuple[str, list[str]]:
+        top, *below = info.key.split("/")
+        if not splits:
+            return "train", [top, *below][:-1][:2]
+        return splits.get(top, ""), below[:-1][:2] if top in splits else []
+
     above: defaultdict[str, set[str]] = defaultdict(set)
-    places: dict[str, tuple[str, str]] = {}
-    for key, each in parts.items():
-        folders = each[1:-1] if splits else each[:-1]
-        if len(folders) >= 2 and (not splits or each[0] in splits):
-            above[folders[1]].add(folders[0])
-            places[key] = folders[0], folders[1]
     for info in found.videos:
-        top = parts[info.key][0]
-        name = splits.get(top, "") if splits else "train"
-        if info.key not in places:
+        _, folders = split_and_folders(info)
+        if len(folders) == 2:
+            above[folders[1]].add(folders[0])
+    for info in found.videos:
+        name, folders = split_and_folders(info)
+        if len(folders) < 2:
             yield found.entry(info, "", name, error="unlabelled: it is not in a class folder inside a group folder")
             continue
-        upper, lower = places[info.key]
+        upper, lower = folders
         class_name = lower if len(above[lower]) == 1 else f"{upper}/{lower}"
         yield found.entry(info, class_name, name, meta={"class_group": upper})
 
@@ -297,5 +300,10 @@ HOLLYWOOD2 = Layout("hollywood2", "lists CLASS_train.txt of clips", is_hollywood
 CCV = Layout("ccv", "trainVidID.txt and trainLabel.txt", is_ccv, ccv)
 KTH = Layout("kth", "videos named personNN_ACTION_dN", is_kth, kth)
 TWO_LEVEL = Layout(
-    "two-level", "videos in GROUP/CLASS/, only with --source two-level", is_two_level, two_level, files=()
+    "two-level",
+    "videos in GROUP/CLASS/, only with --source two-level",
+    is_two_level,
+    two_level,
+    files=(),
+    complete=True,
 )

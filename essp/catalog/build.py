@@ -5,7 +5,8 @@ reads these files again, and gives what it would have given in the first place.
 
 Guarantees: each video that the source names has a row, with the reason in `error` if it is unusable; an interrupted
 build continues where it stopped (`journal.py`); a second build reads only files whose uri, size or etag is not in the
-catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs.
+catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs. Neither the entries nor the
+rows are objects in memory all at the same time (`spool.py`).
 
 Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` or `ConfigError` when the
 source does not exist or is not of the given kind.
@@ -18,7 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, groupby, islice, pairwise
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -30,10 +32,11 @@ from essp.catalog.journal import ROWS, Journal
 from essp.catalog.layout import Kind
 from essp.catalog.pool import PoolProber
 from essp.catalog.progress import Tally, Tell
-from essp.catalog.sources import Listing, read_source
+from essp.catalog.sources import read_source
+from essp.catalog.spool import Spool, in_order, joined
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
+from essp_common.catalog.file import PART, NotACatalog, read_catalog, read_parts, row_problems, write_parts
 from essp_common.catalog.notes import DEPTH, OFFSET, SALVAGED, lines
 from essp_common.catalog.rows import RowPieces, Rows, VideoRow, extra_of
 from essp_common.catalog.targets import Span, Targets, pack, unpack
@@ -55,11 +58,13 @@ _OFFSET_S = 1e-4
 """How far off frames may be without a note: LeRobot's own tolerance."""
 _DISTANCES = f"{DEPTH}: a depth camera; clips of gray16 have its distances"
 _NO_END = "; without an end, the segment ends with the file"
+_URI = attrgetter("uri")
 _SAID = frozenset(
     {"id", "uri", "class_name", "split", "group", "event", "view", "origin_s", "extra", "targets", "error"}
 )
 """The columns that the source provides. All others come from the file."""
 _FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
+_facts_of = attrgetter(*_FACTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,9 @@ _SUFFIXES = ("parquet", "pq")
 class Built:
     """A finished build."""
 
-    catalog: Catalog
+    store: ObjectStore
+    key: str
+    """Where the catalog is."""
     kind: Kind
     recognised: str
     """The kind that the source was recognised as, and why."""
@@ -122,6 +129,11 @@ class Built:
     notes: tuple[str, ...]
     """What users should know about the source, such as class folders without a video."""
     elapsed_s: float
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog, which is read for this."""
+        return read_catalog(self.store, self.key)
 
 
 def _check_name(key: str) -> None:
@@ -163,16 +175,16 @@ def build(
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:
         options = replace(options, probe=replace(options.probe, probe=SALVAGE))
-    previous: Sequence[VideoRow] = _previous(store, key)
-    counted: list[VideoRow] = []
+    next(_previous(store, key), None)  # raises
+    counted = Spool(VideoRow)
     """Files that were opened for listing the source."""
 
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
         files = {_version(entry): entry for entry in entries}
-        known = {_version(row): row for row in chain(previous, journal, counted) if _version(row) in files}
+        known = {_version(row): row for row in chain(_previous(store, key), journal, counted) if _version(row) in files}
         known = {version: row for version, row in known.items() if _lasts(options, row)}
-        new = {entry.uri: (entry,) for version, entry in files.items() if version not in known}
-        fresh = [row for row in _read(new, roots, options, journal) if _lasts(options, row)]
+        new = {entry.uri: entry for version, entry in files.items() if version not in known}
+        fresh = [row for row in _read(new.values(), len(new), roots, options, journal) if _lasts(options, row)]
         counted.extend(fresh)
         known |= {_version(row): row for row in fresh}
         return [known[version].frame_count if (version := _version(entry)) in known else 0 for entry in entries]
@@ -199,96 +211,136 @@ def build(
         )
     if recognised is not None:
         recognised(listing.recognised)
-    _check_names(listing)
-    gathered = _Gathered(listing.entries)
-    listing = replace(listing, entries=())
-    for row in chain(counted, journal, previous):
-        if _lasts(options, row):
-            gathered.take(row)
-    changed, gone = gathered.compared(previous)
-    previous = ()  # it may be large
-    waiting, files = gathered.waiting, gathered.files
-    size_bytes = sum(own[0].size_bytes for own in waiting.values())
-    tally = Tally(len(waiting), size_bytes, files - len(waiting), started, progress)
-    read = len(waiting) + len({row.uri for row in counted})
+    _check_names(listing.entries)
+    entries = in_order(Entry, listing.entries, _URI)
+    listing = replace(listing, entries=())  # they may be many
+    gathered = _Gathered(options)
     by_index = by_packets = 0
-    try:
-        for row in _read(waiting, roots, options, journal):
-            gathered.take(row)
+    off: list[str] = []
+
+    def read() -> Iterator[VideoRow]:
+        nonlocal by_index, by_packets
+        reused = gathered.files - gathered.unread
+        tally = Tally(gathered.unread, gathered.unread_bytes, reused, started, progress)
+        for row in _read(gathered.unread_files(), gathered.unread, roots, options, journal):
             tally.count(row.size_bytes, row.error is not None)
             by_index += PACKETS in row.unproven
             by_packets += bool(row.unproven) and PACKETS not in row.unproven
-        if waiting:
-            raise EsspError(f"{next(iter(waiting))} was not read, which is a defect of ESSP; run the command again")
-        catalog = Catalog.of_columns(gathered.rows.columns(), source)
-        if options.background is not None:
-            catalog = Catalog([*catalog.rows, *background_rows(catalog.rows, options.background)], source)
-        catalog = _credible(catalog)
-        write_catalog(store, key, catalog, relative=options.relative)
+            yield row
+
+    def parts(rows: Iterator[VideoRow]) -> Iterator[Catalog]:
+        for first in rows:
+            pieces = RowPieces()
+            for row in chain([first], islice(rows, PART - 1)):
+                pieces.add(row)
+            part = _credible(Catalog.of_columns(pieces.columns(), source))
+            off.extend(_off_their_times(part.rows))
+            yield part
+
+    try:
+        known = gathered.known(entries, chain(counted, journal), _previous(store, key))
+        rows = in_order(VideoRow, chain(known, gathered.others(read)), attrgetter("id"))
+        write_parts(store, key, parts(rows), source, gathered.ends, relative=options.relative)
     except BaseException:
         journal.save()
         raise
     journal.clear()
+    opened = gathered.unread + len(counted)
     return Built(
-        catalog,
+        store,
+        key,
         listing.kind,
         listing.recognised,
-        read,
-        files - read,
-        changed,
-        gone,
+        opened,
+        gathered.files - opened,
+        gathered.changed,
+        gathered.gone,
         by_index,
         by_packets,
         listing.ignored,
-        (*listing.notes, *_offsets(catalog.rows)),
+        (*listing.notes, *_offsets(off)),
         time.monotonic() - started,
     )
 
 
 class _Gathered:
-    """The rows of the new catalog, and the entries whose files are not known yet.
+    """The rows of the new catalog, file by file, and how many files they are of.
 
-    A source may have millions of entries. Each is dropped when its row is there.
+    A source may have millions of entries, so entries, known rows and new ones are streams in order of their URIs.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.rows = RowPieces()
-        self.waiting: dict[str, tuple[Entry, ...]] = {}
-        """By file, which several may be segments of."""
-        for entry in entries:
-            if entry.error is not None:
-                self.rows.add(_row(entry, None))
-            else:
-                self.waiting[entry.uri] = (*self.waiting.get(entry.uri, ()), entry)
-        self.files = len(self.waiting)
-        """Number of files in the source."""
-        self._done: set[str] = set()
+    def __init__(self, options: BuildOptions) -> None:
+        self._options = options
+        self._waiting = Spool(Entry)
+        """The entries whose files have to be read, by file, which several may be segments of."""
+        self.files = 0
+        """Files in the source."""
+        self.unread = self.unread_bytes = 0
+        """Those of them that have to be read."""
+        self.changed = self.gone = 0
+        """Files of the previous catalog that the source has in another version, and those that it does not name."""
+        self.ends: tuple[str, ...] = ()
+        """The least and the greatest URI of the usable rows."""
 
-    def take(self, file: VideoRow) -> None:
-        """A file is known: its entries become rows. Does nothing for any other file, or version of one."""
-        own = self.waiting.get(file.uri)
-        if own is not None and _version(own[0]) == _version(file):
-            del self.waiting[file.uri]
-            self._done.add(file.uri)
-            for entry in own:
-                self.rows.add(_row(entry, file))
+    def known(
+        self, entries: Iterable[Entry], kept: Iterable[VideoRow], previous: Iterable[VideoRow]
+    ) -> Iterator[VideoRow]:
+        """The rows of all files that need not be read again. `kept`: of this build, or of one that was interrupted."""
+        streams = entries, in_order(VideoRow, kept, _URI), in_order(VideoRow, previous, _URI)
+        for own, now, before in joined(_URI, *streams):
+            listed = next((entry for entry in own if entry.error is None), None)
+            if listed is None:
+                self.gone += bool(before and before[0].uri)
+                yield from self._rows(own, None)
+                continue
+            same = (row for row in (*now, *before) if _version(row) == _version(listed))
+            file = next((row for row in same if _lasts(self._options, row)), None)
+            self.files += 1
+            if file is not None:
+                yield from self._rows(own, file)
+                continue
+            self._waiting.extend(own)
+            self.unread += 1
+            self.unread_bytes += listed.size_bytes
+            self.changed += bool(before) and _version(before[-1]) != _version(listed)
 
-    def compared(self, previous: Iterable[VideoRow]) -> tuple[int, int]:
-        """How many files of the previous catalog have changed, and how many are no longer there."""
-        others = {row.uri: _version(row) for row in previous if row.uri and row.uri not in self._done}
-        self._done = set()
-        changed = [uri for uri in others if uri in self.waiting and others[uri] != _version(self.waiting[uri][0])]
-        return len(changed), len(others.keys() - self.waiting.keys())
+    def unread_files(self) -> Iterator[Entry]:
+        """An entry of each file that has to be read, once `known` has ended."""
+        for _, own in groupby(self._waiting, _URI):
+            yield next(entry for entry in own if entry.error is None)
+
+    def others(self, read: Callable[[], Iterable[VideoRow]]) -> Iterator[VideoRow]:
+        """The rows of these files, once they were read."""
+        files = in_order(VideoRow, read(), _URI)
+        for own, found in joined(_URI, self._waiting.drained(), files):
+            if not found:
+                raise EsspError(f"{own[0].uri} was not read, which is a defect of ESSP; run the command again")
+            yield from self._rows(own, found[0])
+
+    def _rows(self, own: Sequence[Entry], file: VideoRow | None) -> Iterator[VideoRow]:
+        rows = [_row(entry, file) for entry in own]
+        if any(row.error is None for row in rows):
+            usable = *self.ends, rows[0].uri
+            self.ends = min(usable), max(usable)
+        yield from rows
+        if self._options.background is not None:
+            yield from background_rows(rows, self._options.background)
 
 
 def _read(
-    files: Mapping[str, tuple[Entry, ...]], roots: Sequence[str], options: BuildOptions, journal: Journal
+    files: Iterable[Entry], count: int, roots: Sequence[str], options: BuildOptions, journal: Journal
 ) -> Iterator[VideoRow]:
     """The row of each file, in order of completion. Each row is also added to the journal."""
-    with _prober(len(files), roots, options) as prober:
-        known = {uri: own[0] for uri, own in files.items()}
-        for outcome in prober.read(known):
-            entry = known[outcome.uri]
+    asked: dict[str, Entry] = {}
+
+    def uris() -> Iterator[str]:
+        for entry in files:
+            asked[entry.uri] = entry
+            yield entry.uri
+
+    with _prober(count, roots, options) as prober:
+        for outcome in prober.read(uris()):
+            entry = asked.pop(outcome.uri)
             row = file_row(VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag), outcome)
             journal.add(row)
             failpoint("catalog.read")
@@ -306,10 +358,11 @@ def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
     return file.uri, file.size_bytes, file.etag
 
 
-def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
+def _previous(store: ObjectStore, key: str) -> Iterator[VideoRow]:
     """The rows of the catalog that this build will replace, if one exists. Any other file is not overwritten."""
     try:
-        return read_catalog(store, key).rows
+        for rows in read_parts(store, key):
+            yield from rows
     except NotACatalog as error:
         raise ConfigError(
             f"{store.uri(key)} exists but is not a readable catalog, so it is not overwritten; name another "
@@ -318,7 +371,7 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
             code="exists",
         ) from error
     except (NotFound, ConfigError):
-        return ()
+        return
 
 
 def _lasts(options: BuildOptions, row: VideoRow) -> bool:
@@ -369,12 +422,19 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
     return replace(file, **facts, last_frame=facts["frame_count"] - 1)
 
 
-def _check_names(listing: Listing) -> None:
+def _check_names(entries: Iterable[Entry]) -> None:
     """Raises `ConfigError` for a name that a catalog cannot hold, before hours of reading."""
-    for begin in range(0, len(listing.entries), ROWS):
-        rows = sorted((_row(entry, None) for entry in listing.entries[begin : begin + ROWS]), key=lambda row: row.id)
-        for problem in row_problems(Catalog(rows)):
-            raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
+    waiting, views = iter(entries), Spool(Entry)
+    while some := list(islice(waiting, ROWS)):
+        catalog = Catalog(_row(entry, None) for entry in some)
+        for problem in row_problems(catalog):
+            name = catalog.rows[problem.row].id
+            raise ConfigError(f"{name!r:.100}: {problem.column}: {problem.what}; use another name")
+        views.extend(entry for entry in some if entry.view)
+    for one, another in pairwise(in_order(Entry, views.drained(), attrgetter("event", "view"))):
+        if (one.event, one.view) == (another.event, another.view):
+            problem = f"{another.view!r} is there twice in its event"
+            raise ConfigError(f"{another.id!r:.100}: view: {problem}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:
@@ -409,12 +469,13 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     )
     if entry.error is not None or file is None:
         return row
-    row = replace(row, **{name: getattr(file, name) for name in _FACTS})
-    row = replace(row, notes=_of_the_file(row.notes, entry.depth))
+    facts = dict(zip(_FACTS, _facts_of(file), strict=True))
+    row = replace(row, **facts | {"notes": _of_the_file(file.notes, entry.depth)})
     if not file.frame_count:
         return replace(row, error=file.error)
     row = _cut(row, entry.segment)
-    row = replace(row, origin_s=entry.origin_s if entry.segment is None else _origin_s(row, entry.segment))
+    if origin_s := entry.origin_s if entry.segment is None else _origin_s(row, entry.segment):
+        row = replace(row, origin_s=origin_s)
     return row if row.error is not None else _aimed(row, entry)
 
 
@@ -434,11 +495,17 @@ def _of_the_file(notes: str, depth: bool) -> str:
     return "\n".join([*said, *([_DISTANCES] if depth else [])])
 
 
-def _offsets(rows: Rows) -> tuple[str, ...]:
-    """How many rows have frames that are off their timestamps, for the notes of the build."""
+def _off_their_times(rows: Rows) -> list[str]:
+    """The ids of the rows with frames that are off their timestamps."""
     if not any(OFFSET in notes for notes in rows.names("notes")):
+        return []
+    return [row.id for row in rows if row.error is None and OFFSET in dict(lines(row.notes))]
+
+
+def _offsets(off: Sequence[str]) -> tuple[str, ...]:
+    """How many rows these are, for the notes of the build."""
+    if not off:
         return ()
-    off = [row.id for row in rows if row.error is None and OFFSET in dict(lines(row.notes))]
     return (
         f"{counted(len(off), 'row')} with frames off their timestamps ({few(off)}); the nearest are used, and "
         f"row.notes says how far off they are. With --tolerance-s {_OFFSET_S:g} such rows have errors, as in LeRobot",
@@ -447,6 +514,8 @@ def _offsets(rows: Rows) -> tuple[str, ...]:
 
 def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
     """The row with its training targets in addition to its class, in frames of the file."""
+    if not (entry.series or entry.labels or entry.spans) and entry.frames is None:
+        return row
     frames = row.last_frame - row.first_frame + 1
     series = unpack(entry.series).series
     if not entry.first_view:

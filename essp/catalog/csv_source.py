@@ -27,12 +27,13 @@ import re
 import tokenize
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from math import isfinite
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,6 +43,7 @@ from essp.catalog.csv_views import OF_A_VIEW, columns_of_views
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import few, is_video, lines_of
 from essp.catalog.list_rows import open_list
+from essp.catalog.spool import Spool, in_order, joined
 from essp.frame_folders import as_series
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
@@ -71,7 +73,7 @@ _NO_ARRAY = (
 )
 _RATE = "fps"
 _LOOKUPS = 16  # files looked up at once: over S3 each costs a round trip
-_AT_ONCE = 4096
+_AT_ONCE = 1024
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -111,7 +113,8 @@ class _Places:
 class Listed(NamedTuple):
     """What a list says."""
 
-    entries: list[Entry]
+    entries: Iterable[Entry]
+    """In order of their URIs."""
     notes: tuple[str, ...]
     """What users should know about how its columns were understood."""
     splits: bool
@@ -125,33 +128,35 @@ def read_list(
     stores: Stores,
     group_column: str | None = None,
     view_columns: str | None = None,
-    known: Mapping[str, ObjectInfo] | None = None,
+    known: Iterable[File] = (),
     rate: float = FRAME_RATE,
 ) -> Listed:
     """The rows of a list, with the sizes of their files.
 
     `group_column`: the column that names groups. `view_columns`: the columns of the views of each event. `known`: files
-    that need not be looked up, by URI. `rate`: frames per second of folders of frames, where no column `fps` says it.
+    that need not be looked up, in order of their URIs. `rate`: frames per second of folders of frames, where no column
+    `fps` says it.
+
     Raises `NotFound`, and `ConfigError` for columns that make no sense.
     """
     file = open_list(uri, stores)
     views = columns_of_views(uri, file.columns, view_columns)
     columns = _columns(uri, file.columns, group_column, views)
     folder = uri.rpartition("/")[0]
-    entries = [entry for row in file for entry in _entries(row, columns, folder)]
-    entries = _agreeing(entries) if columns.view else entries
+    entries = Spool(Entry, (entry for row in file for entry in _entries(row, columns, folder)))
     notes = tuple(_notes(columns, entries))
+    agreeing: Iterable[Entry] = _agreeing(entries) if columns.view else entries
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
-        aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
-        entries = [next(aimed) if entry.files else entry for entry in entries]
-        entries = with_files(entries, stores, pool, known or {}, rate)
-    return Listed(entries, notes, columns.split is not None, columns.label is not None or columns.labels is not None)
+        if columns.frame_labels or columns.values:
+            agreeing = _each(pool, partial(_aimed, folder=folder, stores=stores), agreeing)
+        complete = Spool(Entry, with_files(agreeing, stores, pool, known, rate))
+    return Listed(complete, notes, columns.split is not None, columns.label is not None or columns.labels is not None)
 
 
-def looked_up(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
+def looked_up(entries: Iterable[Entry], stores: Stores) -> Iterator[Entry]:
     """The entries with the size and etag of their files. A missing file is a problem of its rows."""
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
-        return with_files(entries, stores, pool, {})
+        yield from with_files(entries, stores, pool, ())
 
 
 def _columns(uri: str, header: Sequence[str], group_column: str | None, views: Mapping[str, str]) -> _Columns:
@@ -230,7 +235,7 @@ def _like_bounds(names: Iterable[str], what: str) -> list[str]:
     return sorted(name for name in names if _LIKE_BOUNDS[what].fullmatch(name.replace(" ", "_")))
 
 
-def _notes(columns: _Columns, entries: Sequence[Entry]) -> Iterator[str]:
+def _notes(columns: _Columns, entries: Iterable[Entry]) -> Iterator[str]:
     """Likely mistakes in columns that are kept unchanged or are absent."""
     further = columns.further
     if columns.label is None and columns.labels is None:
@@ -260,9 +265,9 @@ def _notes(columns: _Columns, entries: Sequence[Entry]) -> Iterator[str]:
         )
 
 
-def _of_splits(entries: Sequence[Entry]) -> set[str]:
+def _of_splits(entries: Iterable[Entry]) -> Set[str]:
     """The columns kept unchanged that contain only names of splits."""
-    found = set(entries[0].meta) if entries else set()
+    found: Set[str] = next((entry.meta.keys() for entry in entries), frozenset())
     for entry in entries:
         found = {name for name in found if str(entry.meta[name]).lower() in SPLIT_NAMES}
         if not found:
@@ -298,18 +303,17 @@ def _of_event(entry: Entry, event: str, view: str, line: int) -> Entry:
     return replace(entry, id=f"{event}/{view}", event=event, view=view, error=error)
 
 
-def _agreeing(entries: Sequence[Entry]) -> list[Entry]:
+def _agreeing(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The entries; views of an event whose rows give it several classes or splits are problems."""
     said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for entry in entries:
         if entry.event and entry.error is None:
             said[entry.event].add((entry.class_name, entry.split))
-    return [
-        replace(entry, error=f"mislabelled: the rows of event {entry.event} differ in label or split")
-        if entry.error is None and len(said.get(entry.event, ())) > 1
-        else entry
-        for entry in entries
-    ]
+    for entry in entries:
+        if entry.error is None and len(said.get(entry.event, ())) > 1:
+            yield replace(entry, error=f"mislabelled: the rows of event {entry.event} differ in label or split")
+        else:
+            yield entry
 
 
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
@@ -419,7 +423,7 @@ def _frame(text: str) -> int:
     return int(text.removesuffix(".0"))
 
 
-class _File(NamedTuple):
+class File(NamedTuple):
     """What a store says about a video."""
 
     uri: str
@@ -430,48 +434,47 @@ class _File(NamedTuple):
 
 
 def with_files(
-    entries: Sequence[Entry],
+    entries: Iterable[Entry],
     stores: Stores,
     pool: ThreadPoolExecutor,
-    known: Mapping[str, ObjectInfo],
+    known: Iterable[File],
     rate: float = FRAME_RATE,
-) -> list[Entry]:
-    """The entries with the size and etag of their files. A missing file is a problem of its rows.
+) -> Iterator[Entry]:
+    """The entries with the size and etag of their files, in order of their URIs. A missing file is a problem of its
+    rows.
 
     Raises `ConfigError` if no file at all may be read.
     """
 
-    def look(uri: str) -> _File:
-        if (held := known.get(uri)) is not None:
-            return _File(uri, held.size_bytes, held.etag)
+    def look(listed: Sequence[list[Any]]) -> tuple[list[Entry], File]:
+        own, held = listed
+        uri = own[0].uri
+        if held or not uri:
+            return own, held[0] if held else File(uri)
         try:
-            there, info = _asked_as_frames(uri, stores, rates.get(uri, rate))
+            said = [stated for entry in own if (stated := _rate(entry))]
+            there, info = _asked_as_frames(uri, stores, said[-1] if said else rate)
         except (PermanentError, ConfigError) as error:  # a server may refuse one file and serve the others
             kind = "missing" if isinstance(error, NotFound) else error.kind  # it may never have existed
-            return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
-        return _File(there, info.size_bytes, info.etag)
+            file = File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
+            return own, file
+        return own, File(there, info.size_bytes, info.etag)
 
-    rates = {entry.uri: own for entry in entries if (own := _rate(entry))}
-    uris = sorted({entry.uri for entry in entries if entry.uri})
-    found = dict(zip(uris, _each(pool, look, uris), strict=True))
-    refused = [file.refused for file in found.values() if file.refused is not None]
-    if refused and len(refused) == len(found):
-        raise refused[0]
-    complete = []
-    for entry in entries:
-        file = found.get(entry.uri, _File(entry.uri))
-        name = entry.id if file.uri == entry.uri or is_series(file.uri) else _form_of(file.uri, entry)
-        complete.append(
-            replace(
+    by_uri = joined(attrgetter("uri"), in_order(Entry, entries, attrgetter("uri")), known)
+    refused, readable = None, False
+    for own, file in _each(pool, look, (listed for listed in by_uri if listed[0])):
+        refused, readable = refused or file.refused, readable or bool(file.uri and not file.refused)
+        for entry in own:
+            yield replace(
                 entry,
-                id=name,
+                id=entry.id if file.uri == entry.uri or is_series(file.uri) else _form_of(file.uri, entry),
                 uri=file.uri,
                 size_bytes=file.size_bytes,
                 etag=file.etag,
                 error=entry.error or file.error,
             )
-        )
-    return complete
+    if refused is not None and not readable:
+        raise refused
 
 
 def _asked_as_frames(uri: str, stores: Stores, rate: float) -> tuple[str, ObjectInfo]:
@@ -498,11 +501,12 @@ def _rate(entry: Entry) -> float:
     return rate if isfinite(rate) and rate > 0 else 0.0
 
 
-def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     """The result for each item, in their order. A list may have a million items, and a pool would queue them all at
     once."""
-    for begin in range(0, len(items), _AT_ONCE):
-        yield from pool.map(function, items[begin : begin + _AT_ONCE])
+    waiting = iter(items)
+    while some := list(islice(waiting, _AT_ONCE)):
+        yield from pool.map(function, some)
 
 
 def _form_of(uri: str, entry: Entry) -> str:

@@ -6,7 +6,7 @@ Both use the listing of an object store, so a bucket works as well as a director
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from essp.catalog.layout import ARCHIVES, Layout
 from essp.catalog.mmaction2 import lists_in
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
+from essp_common.objects.keys import stem_and_suffix
 from essp_common.objects.port import ObjectInfo
 from essp_common.quantities import counted
 
@@ -66,36 +67,40 @@ def class_folders(found: Found) -> Iterator[Entry]:
 
     Videos without any folder are unlabelled. If there are class folders, such videos are a problem.
     """
-    keys = [info.key for info in found.videos]
-    splits = split_folders(keys, levels=1)
+    splits = split_folders((info.key for info in found.videos), levels=1)
     if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
         found.notes.append(f"top folders are used as splits: {few([f'{t} as {s}' for t, s in meant.items()])}")
-    for info, place in zip(found.videos, places(keys, splits), strict=True):
+    unlabelled = not any("/" in info.key for info in found.videos)
+    for info in found.videos:
+        place = _place(info.key, splits, unlabelled)
         split = place.split if splits or not place.class_name else "train"
         yield grouped(found.entry(info, place.class_name, split, error=place.error))
 
 
 def grouped(entry: Entry) -> Entry:
     """The entry with the group in a UCF-101 file name: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
-    match = _UCF_NAME.fullmatch(PurePosixPath(entry.id).stem)
+    match = _UCF_NAME.fullmatch(stem_and_suffix(entry.id)[0])
     return replace(entry, group=match.group(1)) if match else entry
 
 
 def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:
     """What the folders of each of these videos say, if they are class folders, which may be in split folders."""
     unlabelled = not any("/" in key for key in keys)
-    for key in keys:
-        top, *rest = key.split("/")
-        if not rest:
-            yield Place("", "", None if unlabelled else "unlabelled: it is not in a class folder")
-        elif not splits:
-            yield Place(top, "")
-        elif top not in splits:
-            yield Place("", "", "unlabelled: it is outside the split folders")
-        elif len(rest) > 1:
-            yield Place(rest[0], splits[top])
-        else:
-            yield Place("", splits[top], f"unlabelled: it is in {top}, but not in a class folder")
+    return (_place(key, splits, unlabelled) for key in keys)
+
+
+def _place(key: str, splits: Mapping[str, str], unlabelled: bool) -> Place:
+    """`unlabelled`: no video is in any folder."""
+    top, *rest = key.split("/")
+    if not rest:
+        return Place("", "", None if unlabelled else "unlabelled: it is not in a class folder")
+    if not splits:
+        return Place(top, "")
+    if top not in splits:
+        return Place("", "", "unlabelled: it is outside the split folders")
+    if len(rest) > 1:
+        return Place(rest[0], splits[top])
+    return Place("", splits[top], f"unlabelled: it is in {top}, but not in a class folder")
 
 
 def split_folders(keys: Iterable[str], levels: int) -> Mapping[str, str]:
@@ -234,10 +239,9 @@ def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str
     return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it is in {folder}"
 
 
-def without_labels(entries: Sequence[Entry]) -> list[str]:
-    """What to do about a source without any label."""
-    usable = [entry for entry in entries if entry.error is None]
-    if not usable or any(entry.class_name for entry in usable):
+def without_labels(classes: Set[str]) -> list[str]:
+    """What to do about a source without any label. `classes`: of its usable videos."""
+    if classes != {""}:
         return []
     return [
         "the videos are unlabelled, so only prediction is possible; to train, put videos in class folders "
@@ -245,26 +249,31 @@ def without_labels(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list[str]:
+def _notes(found: Found, entries: Iterable[Entry], empty: Sequence[str]) -> list[str]:
     """Likely mistakes in class folders."""
-    usable = [entry for entry in entries if entry.error is None]
-    notes = without_labels(entries)
-    keys = [*(info.key for info in found.videos), *found.others]
-    with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
-    folders = {key.rpartition("/")[0] for key in keys} | set(empty)
+    usable = 0
+    with_video, classes, splits, below = set[str](), set[str](), set[str](), set[str]()
+    for entry in entries:
+        with_video.add(entry.id.rpartition("/")[0])
+        if entry.error is None:
+            usable += 1
+            classes.add(entry.class_name)
+            splits.add(entry.split)
+            below.add(split_below(entry))
+    notes = without_labels(classes)
+    folders = with_video | {key.rpartition("/")[0] for key in found.others} | set(empty)
     bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
     if bare:
         first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
         hold = "folder holds" if len(bare) == 1 else "folders hold"
         notes.append(f"{len(bare):,} {hold} no video, so they are not classes: {first}")
-    if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
+    if within := sorted(below - {""}):
         notes.append(
-            f"folders named like splits are inside class folders, so they are not used as splits: {few(below)}; "
-            "give the folder above them, put them above the class folders (SPLIT/CLASS/video.mp4), or give a CSV "
+            f"folders named like splits are inside class folders, so they are not used as splits: {few(within)}; give "
+            " the folder above them, put them above the class folders (SPLIT/CLASS/video.mp4), or give a CSV "
             "file with the columns path, label, split"
         )
-    like_splits = sorted({entry.class_name for entry in usable if entry.class_name.lower() in SPLIT_NAMES})
-    if like_splits:
+    if like_splits := sorted(name for name in classes if name.lower() in SPLIT_NAMES):
         notes.append(
             f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
             "folders (SPLIT/CLASS/video.mp4)"
@@ -286,8 +295,8 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
             "all videos are two folders deep, and the upper folder is the class; if the lower one is, use "
             "--source two-level"
         )
-    classes, splits = {entry.class_name for entry in usable} - {""}, {entry.split for entry in usable}
-    if not notes and len(usable) > 1 and len(classes) == len(splits) == 1:
+    classes -= {""}
+    if not notes and usable > 1 and len(classes) == len(splits) == 1:
         notes.append(
             f"all videos have one class, {min(classes)!r}, the name of their folder; if the folders in it are the "
             "classes, give that folder as the source; if a list names the classes, give a CSV file with the columns "
@@ -296,16 +305,18 @@ def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list
     return notes
 
 
-def _looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
+def _looks_two_level(videos: Collection[ObjectInfo]) -> bool:
     """Whether all videos are two folders deep, in several folders inside several other folders."""
-    keys = [info.key for info in videos]
-    parts = [key.split("/")[:-1] for key in keys]
-    if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
+    folders = set[tuple[str, ...]]()
+    for info in videos:
+        *above, _ = info.key.split("/")
+        if len(above) != 2 or above[0].lower() in SPLIT_NAMES:
+            return False
+        folders.add(tuple(above))
+    if split_folders((info.key for info in videos), levels=1):
         return False
-    if split_folders(keys, levels=1):
-        return False
-    return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)
+    return len({upper for upper, _ in folders}) < len(folders) < len(videos)
 
 
 UCF101 = Layout("ucf101", "trainlistNN.txt, testlistNN.txt", is_ucf101, ucf101)
-FOLDERS = Layout("folders", "videos in folders", is_folders, class_folders, files=(), notes=_notes)
+FOLDERS = Layout("folders", "videos in folders", is_folders, class_folders, files=(), complete=True, notes=_notes)

@@ -6,22 +6,23 @@ server, which cannot be listed.
 
 from __future__ import annotations
 
-import io
 import sys
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from essp.catalog.copies import Copies
 from essp.catalog.entry import Entry
+from essp.catalog.spool import Spool, in_order, joined
 from essp.frame_folders import Pictures, has_gaps, main_series, series_by_folder
 from essp_common.errors import ConfigError
+from essp_common.objects import documents
 from essp_common.objects.documents import read_json, text_of
 from essp_common.objects.frames import FRAME_RATE, Series, as_one
-from essp_common.objects.keys import escaped, is_hidden, is_key, is_plain
+from essp_common.objects.keys import escaped, is_hidden, is_key, is_plain, stem_and_suffix
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
@@ -121,27 +122,31 @@ class Found:
         """Videos that a name may refer to."""
 
     @cached_property
-    def _shown(self) -> tuple[ObjectInfo, ...]:
-        return tuple(info for info in self.store.list() if not is_hidden(info.key))
+    def _files(self) -> tuple[Spool[ObjectInfo], Spool[ObjectInfo]]:
+        """The files that are videos by name, and all others."""
+        videos, others = Spool(ObjectInfo), Spool(ObjectInfo)
+        for info in self.store.list():
+            if not is_hidden(info.key):
+                (videos if is_video(info.key) else others).add(info)
+        return videos, others
 
     @cached_property
-    def videos(self) -> tuple[ObjectInfo, ...]:
-        """The files that are videos by name; without any such file, the folders of frames, by the key of the folder."""
-        files = tuple(info for info in self._shown if is_video(info.key))
-        return files or tuple(frames.info for _, frames in sorted(self.frames.items()))
+    def videos(self) -> Collection[ObjectInfo]:
+        """The files that are videos by name; without any such file, the folders of frames, by the key of the folder.
+        In order of keys."""
+        return self._files[0] or tuple(frames.info for _, frames in sorted(self.frames.items()))
 
     @cached_property
     def frames(self) -> Mapping[str, Frames]:
         """The folders of frames, by key, if no file is a video by name."""
-        if any(is_video(info.key) for info in self._shown):
-            return {}
-        folders = series_by_folder(self._shown, self.rate)
+        videos, others = self._files
+        folders = {} if videos else series_by_folder(others, self.rate)
         return {folder: Frames.of(folder, pictures) for folder, pictures in folders.items() if folder}
 
     @cached_property
     def others(self) -> tuple[str, ...]:
         """All other files."""
-        files = (info.key for info in self._shown if not is_video(info.key))
+        files = (info.key for info in self._files[1])
         return tuple(key for key in files if not (key.rpartition("/")[0] in self.frames and Series.of_picture(key)))
 
     def uri_of(self, info: ObjectInfo) -> str:
@@ -314,20 +319,25 @@ class Found:
 
     def unlisted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The videos that no entry means or may mean."""
-        named = {entry.uri for entry in entries}
-        for info in self.videos:
-            if info.key not in self._doubtful and self.uri_of(info) not in named:
-                yield self.entry(info, error="unlisted: no list names it")
+
+        def uri(found: Entry | ObjectInfo) -> str:
+            return found.uri if isinstance(found, Entry) else self.uri_of(found)
+
+        streams = in_order(Entry, entries, uri), in_order(ObjectInfo, self.videos, uri)
+        for listed, videos in joined(uri, *streams):
+            for info in () if listed else videos:
+                if info.key not in self._doubtful:
+                    yield self.entry(info, error="unlisted: no list names it")
 
 
 def is_video(key: str) -> bool:
     """Whether a file is a video by name."""
-    return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
+    return stem_and_suffix(key)[1].lower() in VIDEO_SUFFIXES
 
 
 def lines_of(text: str) -> list[str]:
     """The lines of a text, without blanks around them. Only the usual line ends separate lines."""
-    return [line.strip() for line in io.StringIO(text, newline=None)]
+    return [line.strip() for line in documents.lines_of(text)]
 
 
 def plain(entry: Entry) -> Entry:

@@ -28,6 +28,7 @@ from essp.catalog.layout import TABLES, Layout
 from essp.catalog.list_rows import named, plain_value
 from essp.catalog.parquet_pages import Place, UnreadPages, places
 from essp.catalog.shards import LABELS, names_in, split_of_file
+from essp.catalog.spool import Spool
 from essp.uris import listed_uri
 from essp_common.errors import ConfigError
 from essp_common.objects import tables
@@ -71,7 +72,7 @@ def read_tables(found: Found) -> Iterator[Entry]:
 
     Raises `ConfigError` for a file that is damaged, or without a column of videos.
     """
-    elsewhere: list[Entry] = []
+    elsewhere = Spool(Entry)
     for key in _tables(found):
         uri, etag, split = found.store.uri(key), found.store.head(key).etag, split_of_file(key)
         folder = uri.rpartition("/")[0]
@@ -85,7 +86,7 @@ def read_tables(found: Found) -> Iterator[Entry]:
                 for number, row in enumerate(read(found.store.local_path(key), file, schema, column)):
                     entry = _entry(key, number, split, row, names)
                     if row.place is None and row.path:
-                        elsewhere.append(replace(entry, uri=listed_uri(row.path, folder)))
+                        elsewhere.add(replace(entry, uri=listed_uri(row.path, folder)))
                     elif row.place is None:
                         yield replace(entry, error="missing: its row has neither the bytes nor the path of a video")
                     else:

@@ -26,7 +26,7 @@ TABLES = (".parquet", ".pq", ".arrow")
 """Files that may hold the bytes of videos."""
 
 
-def _nothing(_found: Found, _entries: Sequence[Entry], _empty: Sequence[str]) -> Iterable[str]:
+def _nothing(_found: Found, _entries: Iterable[Entry], _empty: Sequence[str]) -> Iterable[str]:
     return ()
 
 
@@ -49,7 +49,9 @@ class Layout:
     """Its lists may be called `.csv` or `.parquet` and have other columns than users' own lists."""
     episodes: bool = False
     """Its rows are episodes that share files: `--camera` and `--tolerance-s` apply to it, `--whole` does not."""
+    complete: bool = False
+    """It lists each video of the folder."""
     copies: bool = False
     """A build copies its videos, so those that are found in the source are copies, maybe of what is no longer there."""
-    notes: Callable[[Found, Sequence[Entry], Sequence[str]], Iterable[str]] = _nothing
+    notes: Callable[[Found, Iterable[Entry], Sequence[str]], Iterable[str]] = _nothing
     """Likely mistakes in the source, given its entries. The last argument: local folders without any file."""

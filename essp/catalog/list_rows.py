@@ -6,24 +6,26 @@ All formats give texts by column, as a CSV file does. JSON lines and Parquet als
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import chain
 from typing import Any, BinaryIO, Protocol
 
 from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.hugging_face_schema import class_names, holds_bytes
 from essp_common.errors import ConfigError
 from essp_common.objects import tables
-from essp_common.objects.documents import CsvFile, CsvRow, read_json, text_of
+from essp_common.objects.documents import CsvFile, CsvRow, lines_of, read_json, text_of
 from essp_common.wiring import Stores
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = (".parquet", ".pq")
 _BETWEEN = "|"
+_AT_ONCE = 1024
+"""Rows of a table that are Python objects at the same time."""
 
 
 class Rows(Protocol):
@@ -58,23 +60,25 @@ class _JsonLines:
 
     def __init__(self, uri: str, text: str) -> None:
         """Raises `ConfigError` for a line that is not a JSON object."""
-        self._rows: list[tuple[int, dict[str, Any]]] = []
-        for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        self._uri, self._text = uri, text
+        self.columns = list(dict.fromkeys(name for _, row in self._rows() for name in row))
+        _check_distinct(uri, self.columns)
+
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(lines_of(self._text), 1):
             if not line.strip():
                 continue
             try:
                 found = read_json(line)
             except ValueError as error:
-                raise ConfigError(f"{uri}: line {number} is not JSON: {error}", code="unreadable") from error
+                raise ConfigError(f"{self._uri}: line {number} is not JSON: {error}", code="unreadable") from error
             if not isinstance(found, dict):
-                raise ConfigError(f'{uri}: line {number} is not a JSON object, such as {{"file_name": "a.mp4"}}')
-            self._rows.append((number, found))
-        self.columns = list(dict.fromkeys(name for _, row in self._rows for name in row))
-        _check_distinct(uri, self.columns)
+                raise ConfigError(f'{self._uri}: line {number} is not a JSON object, such as {{"file_name": "a.mp4"}}')
+            yield number, found
 
     def __iter__(self) -> Iterator[CsvRow]:
         names = [name.lower() for name in self.columns]
-        for line, row in self._rows:
+        for line, row in self._rows():
             given = {name.lower(): plain_value(value) for name, value in row.items()}
             yield CsvRow(line, {name: _text(given.get(name)) for name in names}, "", given)
 
@@ -90,13 +94,14 @@ class _ParquetRows:
                 self.columns: list[str] = list(schema.names)
                 _check_distinct(uri, self.columns)
                 texts = [field.name for field in schema if not holds_bytes(field.type)]
-                self._rows = tables.read(opened, texts).to_pylist()
+                self._rows = tables.read(opened, texts)
         except tables.UNREADABLE as error:
             raise ConfigError(f"{uri} cannot be read as Parquet: {tables.reason(error)}", code="unreadable") from error
         self._names = class_names(schema)
 
     def __iter__(self) -> Iterator[CsvRow]:
-        for number, row in enumerate(self._rows, 1):
+        batches = self._rows.to_batches(_AT_ONCE)
+        for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
             given = {name.lower(): plain_value(named(value, self._names.get(name))) for name, value in row.items()}
             yield CsvRow(number, {name: _text(value) for name, value in given.items()}, "", given)
 

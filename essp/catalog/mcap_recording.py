@@ -45,6 +45,8 @@ _CAMERAS = (*_VIDEO, *_PICTURE, *_RAW)
 _DEPTH = "compressedDepth"
 """In the format of a PNG that follows 12 bytes of the camera's settings."""
 _DEPTH_HEAD_BYTES = 12
+_MILLIMETRES, _INVERSE = "16UC1", "32FC1"
+"""Pictures of distances. ROS compresses the second kind as 16 bits of `a / distance + b`."""
 _SIGNATURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png"}
 _NAMES = {"hevc": "h265"}
 _CLOCKS = frozenset({"header", "timestamp", "stamp"})
@@ -184,8 +186,12 @@ class _Reading:
         if schema in _RAW:
             pictures = [(first_us, _raw_picture(first))]
             store_pictures(path, chain(pictures, ((stamp, _raw_picture(message)) for stamp, message in rest)))
-            return pictures[0][1].encoding == "16UC1"
+            return pictures[0][1].encoding == _MILLIMETRES
         said = str(_field(first, "format"))
+        if _DEPTH in said and said.startswith(_INVERSE):
+            raise BadVideo(
+                f"{said!r} stores the inverses of distances, which are not read; record {_MILLIMETRES}", "format"
+            )
         data = [(first_us, _compressed(first))]
         codec = _NAMES.get(said.lower(), said.lower()) if schema in _VIDEO else _signature(data[0][1])
         if codec not in CODECS:

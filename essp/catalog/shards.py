@@ -238,5 +238,7 @@ WEBDATASET = Layout(
     is_webdataset,
     webdataset,
     files=ARCHIVES,
-    notes=lambda _found, entries, _empty: without_labels(entries),
+    notes=lambda _found, entries, _empty: without_labels(
+        {entry.class_name for entry in entries if entry.error is None}
+    ),
 )

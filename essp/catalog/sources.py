@@ -14,6 +14,8 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import PurePosixPath
 
 from essp.catalog import foreign_lists
@@ -26,6 +28,7 @@ from essp.catalog.layout import ARCHIVES, LISTS, RECORDINGS, TABLES, Kind, Layou
 from essp.catalog.layouts import LAYOUTS
 from essp.catalog.lerobot import LEROBOT
 from essp.catalog.list_rows import JSON_LINES, PARQUET
+from essp.catalog.spool import Spool, in_order
 from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -44,7 +47,8 @@ class Listing:
     """All that a source names. Ids are unique."""
 
     kind: Kind
-    entries: tuple[Entry, ...]
+    entries: Collection[Entry]
+    """In order of their ids."""
     ignored: Mapping[str, int]
     """Files that are neither videos nor lists of the source: suffix -> count."""
     recognised: str
@@ -116,9 +120,9 @@ def read_source(
         )
     ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
-    entries = list(layout.read(found))
-    if not (found.given or found.camera or layout.copies):  # otherwise a part of the content is enough
-        entries += found.unlisted(entries)
+    entries = Spool(Entry, layout.read(found))
+    if not (found.given or found.camera or layout.copies or layout.complete):  # a part of the content is enough
+        entries.extend(found.unlisted(entries))
     folders = {entry.id for entry in entries if is_series(entry.uri)}
     if gaps := sorted(name for name in folders if name in found.frames and found.frames[name].gaps):
         found.notes.append(
@@ -127,11 +131,11 @@ def read_source(
         )
     notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
-    unread = [Entry(name, "", "", "", error=error) for name, error in named.items()]
-    return _complete(kind, [*entries, *unread], ignored, uri, why, notes, whole)
+    entries.extend(Entry(name, "", "", "", error=error) for name, error in named.items())
+    return _complete(kind, entries, ignored, uri, why, notes, whole)
 
 
-def _refuse_views(entries: Sequence[Entry], option: str) -> None:
+def _refuse_views(entries: Iterable[Entry], option: str) -> None:
     """Raises `ConfigError` for views with an option that joins the segments of a file."""
     if option and (first := next((entry for entry in entries if entry.view), None)):
         raise ConfigError(
@@ -225,43 +229,44 @@ def _complete(
 ) -> Listing:
     """The listing with unique ids. A second entry of a video stays as a problem. If the entries contradict each other,
     the first one becomes a problem too."""
-    entries = [plain(entry) for entry in entries]
+    entries = Spool(Entry, map(plain, entries))
     labelled = any(entry.class_name for entry in entries)
-    if without := [entry for entry in entries if entry.unlabelled and entry.error is None]:
-        entries = [_unlabelled(entry) if labelled else entry for entry in entries]
-        if not labelled and kind != "folders":  # folders already have this note
-            what = f"{counted(len(without), 'video')} of {uri} {'has' if len(without) == 1 else 'have'} no label"
-            notes = (*notes, f"{what}, so only prediction is possible")
-    listed = _whole(entries) if whole else entries
-    counts = Counter(entry.id for entry in listed)
-    said: defaultdict[str, set[tuple[str, str, tuple[str, ...]]]] = defaultdict(set)
-    for entry in listed:
-        if counts[entry.id] > 1 and entry.error is None:
-            said[entry.id].add((entry.class_name, entry.split, entry.labels))
-    seen: dict[str, int] = {}
-    unique: list[Entry] = []
-    for entry in listed:
-        times = seen[entry.id] = seen.get(entry.id, 0) + 1
-        if entry.error is None and len(said.get(entry.id, ())) > 1:
-            entry = replace(entry, error=f"mislabelled: the source lists it with {_different(said[entry.id])}")
-        elif times > 1:
-            entry = replace(entry, error="doubled: the source lists it more than once")
-        unique.append(entry if times == 1 else replace(entry, id=f"{entry.id}@{times}"))
+    without = sum(1 for entry in entries if entry.unlabelled and entry.error is None)
+    if without and not labelled and kind != "folders":  # folders already have this note
+        what = f"{counted(without, 'video')} of {uri} {'has' if without == 1 else 'have'} no label"
+        notes = (*notes, f"{what}, so only prediction is possible")
+    listed = map(_unlabelled, entries) if labelled else iter(entries)
+    unique = Spool(Entry, _unique(_whole(listed) if whole else listed))
     if not unique:
         raise NotFound(f"{uri}: it lists no video; give a folder of class folders or a CSV file")
-    alike = (
-        *_of_frames(unique),
-        *_unused({entry.split for entry in unique if entry.error is None}),
-        *_alike("classes", {entry.class_name for entry in unique}),
-        *_alike("splits", {entry.split for entry in unique}),
-        *_alike("groups", {entry.group for entry in unique}),
-    )
-    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+    rates, used = Counter[float](), set[str]()
+    names: dict[str, set[str]] = {"classes": set(), "splits": set(), "groups": set()}
+    for entry in unique:
+        if (series := Series.of_key(entry.uri)) is not None:
+            rates[series.rate] += 1
+        if entry.error is None:
+            used.add(entry.split)
+        for found, name in zip(names.values(), (entry.class_name, entry.split, entry.group), strict=True):
+            found.add(name)
+    alike = (note for what, found in names.items() for note in _alike(what, found))
+    return Listing(kind, unique, ignored, f"{kind}: {why}", (*notes, *_of_frames(rates), *_unused(used), *alike))
 
 
-def _of_frames(entries: Iterable[Entry]) -> Iterator[str]:
+def _unique(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries, in order of their ids, which become unique."""
+    for name, held in groupby(in_order(Entry, entries, attrgetter("id")), attrgetter("id")):
+        same = list(held)
+        said = {(entry.class_name, entry.split, entry.labels) for entry in same if entry.error is None}
+        for times, entry in enumerate(same, 1):
+            if entry.error is None and len(said) > 1:
+                entry = replace(entry, error=f"mislabelled: the source lists it with {_different(said)}")
+            elif times > 1:
+                entry = replace(entry, error="doubled: the source lists it more than once")
+            yield entry if times == 1 else replace(entry, id=f"{name}@{times}")
+
+
+def _of_frames(rates: Mapping[float, int]) -> Iterator[str]:
     """The rate at which folders of frames are shown, which their pictures do not say."""
-    rates = Counter(series.rate for entry in entries if (series := Series.of_key(entry.uri)) is not None)
     if rates:
         said = ", ".join(f"{count:,} at {rate:g}" for rate, count in sorted(rates.items()))
         yield f"folders of frames are read as videos, by frames per second: {said}; --fps says another rate"
@@ -318,16 +323,17 @@ def _form(name: str) -> str:
     return number[1] if number else text
 
 
-def _whole(entries: Iterable[Entry]) -> list[Entry]:
+def _whole(entries: Iterable[Entry]) -> Iterator[Entry]:
     """One entry a file, with its segments as spans. An entry with an error stays separate."""
-    files: dict[str, list[Entry]] = {}
-    alone = []
-    for entry in entries:
-        if entry.error is None:
-            files.setdefault(entry.uri, []).append(entry)
-        else:
-            alone.append(entry)
-    return [_joined(parts) for parts in files.values()] + alone
+    for _, held in groupby(in_order(Entry, entries, attrgetter("uri")), attrgetter("uri")):
+        parts = []
+        for entry in held:
+            if entry.error is None:
+                parts.append(entry)
+            else:
+                yield entry
+        if parts:
+            yield _joined(parts)
 
 
 def _joined(parts: Sequence[Entry]) -> Entry:

@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from essp.catalog.csv_source import read_list
+from essp.catalog.csv_source import File, read_list
 from essp.catalog.entry import Entry
 from essp.catalog.folder_source import grouped
 from essp.catalog.found import Found, few
 from essp.catalog.layout import Layout
 from essp.catalog.list_rows import JSON_LINES, PARQUET, open_list
+from essp.catalog.spool import Spool, in_order
 from essp.listed_files import PATH_COLUMNS
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectInfo
 
 _NAME = "metadata"
 _SUFFIXES = (*JSON_LINES, ".csv", ".tsv", *PARQUET)
@@ -62,13 +64,14 @@ def video_folder(found: Found) -> Iterator[Entry]:
     keys = _described(found)
     if not keys:
         raise ConfigError(f"{found.uri}: there is no metadata.jsonl, .csv or .parquet with a column `file_name`")
-    known = {found.uri_of(info): info for info in found.videos}
     splits = _split_folders(info.key for info in found.videos)
     described = tuple(key.rpartition(PurePosixPath(key).name)[0] for key in keys)
-    entries: list[Entry] = []
+    entries = Spool(Entry)
     notes: list[str] = []
     lacks_labels = False
     for key, folder in zip(keys, described, strict=True):
+        videos = in_order(ObjectInfo, found.videos, found.uri_of)
+        known = (File(found.uri_of(info), info.size_bytes, info.etag) for info in videos)
         listed = read_list(found.store.uri(key), found.stores, known=known)
         lacks_labels = lacks_labels or not listed.labels
         notes += listed.notes
@@ -80,12 +83,12 @@ def video_folder(found: Found) -> Iterator[Entry]:
                 entry = replace(entry, class_name=class_name)
             elif not entry.class_name:
                 entry = replace(entry, unlabelled=entry.unlabelled or f"{key} has no label for it")
-            entries.append(entry)
+            entries.add(entry)
     for info in found.videos:
         if not info.key.startswith(described):
             split, class_name = _of_folders(info.key, splits)
             lacks = "" if class_name else "no metadata file names it, and it is not in a class folder"
-            entries.append(grouped(found.entry(info, class_name, split or "train", unlabelled=lacks)))
+            entries.add(grouped(found.entry(info, class_name, split or "train", unlabelled=lacks)))
     named = lacks_labels and any(entry.class_name for entry in entries)
     found.notes += dict.fromkeys(note for note in notes if not (named and "no column `label`" in note))
     if named:
@@ -95,7 +98,7 @@ def video_folder(found: Found) -> Iterator[Entry]:
 
 def _split_folders(keys: Iterable[str]) -> frozenset[str]:
     """The folders, at the top or below folders that contain everything, that are called like splits."""
-    parts = [key.split("/")[:-1] for key in keys]
+    parts = [folder.split("/") if folder else [] for folder in {key.rpartition("/")[0] for key in keys}]
     while parts and all(parts) and len({each[0] for each in parts}) == 1 and parts[0][0].lower() not in SPLIT_NAMES:
         parts = [each[1:] for each in parts]
     return frozenset(each[0] for each in parts if each and each[0].lower() in SPLIT_NAMES)

@@ -164,7 +164,7 @@ def build_command(
     except KeyboardInterrupt:
         console.print("interrupted; what was read is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(130) from None
-    summary = summarize(built.catalog)
+    summary = summarize(read_catalog(built.store, built.key, COLUMNS))
     if as_json:
         typer.echo(json.dumps({"catalog": as_uri(out), **asdict(summary)}, indent=2))
     else:

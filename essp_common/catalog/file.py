@@ -6,13 +6,15 @@ relative to the place of the file (`placement.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
@@ -25,6 +27,7 @@ from essp_common.catalog.placement import (
     relative_source,
     relative_to,
 )
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.schema import (
     CHECKED,
     COLUMNS,
@@ -46,6 +49,8 @@ from essp_common.runtime.memory import memory_limit
 
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
+PART = 2**14
+"""Rows of a row group in the file: those that are in memory at the same time when a catalog is built."""
 _SMALL_BYTES = 2**22
 """A table that needs less memory than this is read at once."""
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
@@ -75,17 +80,45 @@ def write_catalog(store: ObjectStore, key: str, catalog: Catalog, *, relative: b
 
     Raises `ConfigError` for a value that reading would refuse, and for videos without a relative path.
     """
+    columns = catalog.rows.columns
+    uris = arrow_of(columns["uri"], pa.string()).filter(pa.array(catalog.rows.usable))
+    ends = pc.min_max(uris).as_py().values() if len(uris) else ()
+    write_parts(store, key, [catalog], catalog.source, tuple(ends), relative=relative)
+
+
+def write_parts(
+    store: ObjectStore,
+    key: str,
+    parts: Iterable[Catalog],
+    source: str,
+    ends: Sequence[str],
+    *,
+    relative: bool | None = False,
+) -> None:
+    """The same, for a catalog that is not in memory as a whole. Each part has greater ids than the one before it, and
+    all parts but the last have a multiple of `PART` rows. Each view is in its event once in all parts.
+
+    `ends`: the least and the greatest URI of the usable videos, if there are any.
+    """
     uri = store.uri(key)
-    _check(uri, Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
-    table = to_table(catalog)
-    usable = table.column("uri").filter(pc.is_null(table.column("error")))
-    base = None if relative is False else base_for(uri, usable, required=relative is True)
-    if base is not None:
-        place = table.schema.get_field_index("uri")
-        table = table.set_column(place, "uri", relative_to(uri, base, table.column("uri")))
-        said = {SOURCE_KEY: relative_source(uri, catalog.source).encode(), BASE_KEY: base.encode()}
-        table = table.replace_schema_metadata({**table.schema.metadata, **said})
-    store.put(key, pack_table(table))
+    base = None if relative is False else base_for(uri, pa.array(ends, pa.string()), required=relative is True)
+    said = {VERSION_KEY: VERSION, SOURCE_KEY: source if base is None else relative_source(uri, source)}
+    schema = SCHEMA.with_metadata(said if base is None else {**said, BASE_KEY: base})
+
+    def tables_of() -> Iterator[Any]:
+        last = ""
+        for part in parts:
+            _check(uri, Columns(dict(part.rows.columns), {}, {}), "it was not written")
+            if len(part.rows) and part.rows.text("id", 0) <= last:
+                raise ConfigError(f"{uri}: id {last!r:.100} is there twice; it was not written", code="unreadable")
+            last = part.rows.text("id", len(part.rows) - 1) if len(part.rows) else last
+            table = to_table(part)
+            if base is not None:
+                place = table.schema.get_field_index("uri")
+                table = table.set_column(place, "uri", relative_to(uri, base, table.column("uri")))
+            yield table.replace_schema_metadata(schema.metadata)
+
+    store.put(key, tables.packed(schema, tables_of(), _RECURRING, PART))
 
 
 def is_relative(store: ObjectStore, key: str) -> bool:
@@ -100,7 +133,7 @@ def is_relative(store: ObjectStore, key: str) -> bool:
 
 def pack_table(table: Any) -> bytes:
     """The file of a catalog, from its `pyarrow.Table`, unchecked."""
-    return tables.packed(table.schema, [table], _RECURRING)
+    return tables.packed(table.schema, [table], _RECURRING, PART)
 
 
 def row_problems(catalog: Catalog) -> Iterator[Problem]:
@@ -134,29 +167,59 @@ def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None =
     return Catalog.of_columns({name: read.by_name[name] for name in COLUMNS if name in wanted}, source)
 
 
+def read_parts(store: ObjectStore, key: str) -> Iterator[Rows]:
+    """The rows of the catalog at `key`, some at a time. Skips those among which a value is invalid.
+
+    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version.
+    """
+    uri = store.uri(key)
+    with _file(store, key, uri) as (file, lacking, resolve):
+        for batch in tables.batches(file, [name for name in COLUMNS if name not in lacking], PART // 8):
+            batch.validate(full=True)
+            read = Columns({name: _without(name, batch.num_rows) for name in lacking}, {}, {})
+            for name in batch.schema.names:
+                array = batch.column(name) if name != "uri" or resolve is None else resolve(batch.column(name))
+                made = made_of(COLUMNS[name], [array], name in WORDS, shared=name in SHARED)
+                read.by_name[name], read.empty[name], read.holes[name] = made
+            if not any(problems(read)):
+                yield Catalog.of_columns({name: read.by_name[name] for name in COLUMNS}, "").rows
+
+
 def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tuple[Columns, str]:
     """The wanted columns, and those that must be compared with others or contain invalid values."""
-    path = store.local_path(key)
     read = Columns({}, {}, {})
+    with _file(store, key, uri) as (file, lacking, resolve):
+        _check_size(uri, file.metadata)
+        needed = [name for name in _IN_TURN if name not in lacking and (name in wanted or name not in CHECKED)]
+        small = tables.read(file, needed) if _in_memory_bytes(file.metadata) <= _SMALL_BYTES else None
+        for name in needed:
+            _read_column(file, small, name, name in wanted, read, resolve if name == "uri" else None)
+        for name in lacking & set(wanted):
+            read.by_name[name] = _without(name, file.metadata.num_rows)
+        metadata = file.schema_arrow.metadata
+    source = metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
+    return read, source if resolve is None else absolute_source(uri, source)
+
+
+@contextmanager
+def _file(
+    store: ObjectStore, key: str, uri: str
+) -> Iterator[tuple[pq.ParquetFile, Set[str], Callable[[Any], Any] | None]]:
+    """The file of a catalog, the columns that it lacks, and what makes its URIs absolute (None: they are). Within the
+    context, errors of reading it become ESSP's."""
+    path = store.local_path(key)
     try:
         data = None if path is not None else store.get(key)
         with _opened(path, data) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_version(uri, metadata)
-            _check_size(uri, file.metadata)
             lacking = LATER - set(file.schema_arrow.names)
             expected = {name: kind for name, kind in COLUMNS.items() if name not in lacking}
             if found := list(type_problems(file.schema_arrow, expected)):
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}", code="unreadable")
+        base = metadata.get(BASE_KEY)
         with _opened(path, data, WORDS & set(expected)) as file:
-            needed = [name for name in _IN_TURN if name in expected and (name in wanted or name not in CHECKED)]
-            small = tables.read(file, needed) if _in_memory_bytes(file.metadata) <= _SMALL_BYTES else None
-            base = metadata.get(BASE_KEY)
-            resolve = None if base is None else partial(absolute, uri, base.decode())
-            for name in needed:
-                _read_column(file, small, name, name in wanted, read, resolve if name == "uri" else None)
-            for name in lacking & set(wanted):
-                read.by_name[name] = _without(name, file.metadata.num_rows)
+            yield file, lacking, None if base is None else partial(absolute, uri, base.decode())
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except PermissionError as error:
@@ -165,8 +228,6 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
         raise NotACatalog(
             f"{uri} cannot be read as a catalog: {_fault(store, key, error)}; {_ANOTHER}", code="unreadable"
         ) from error
-    source = metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
-    return read, source if base is None else absolute_source(uri, source)
 
 
 def _fault(store: ObjectStore, key: str, error: BaseException) -> str:

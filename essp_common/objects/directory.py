@@ -308,19 +308,18 @@ class DirectoryStore:
         to detect circular links."""
         with self._errors(base):
             try:
-                found = [entry for entry in os.scandir(os.path.join(self._root, base)) if entry.name.startswith(stem)]
+                entries = (e for e in os.scandir(os.path.join(self._root, base)) if e.name.startswith(stem))
+                # A folder sorts like its keys: "a.b" comes before "a/b".
+                names = sorted(os.fsencode(entry.name + "/" * _is_folder(entry)) for entry in entries)
             except (FileNotFoundError, NotADirectoryError):
                 return
-        # A folder sorts like its keys: "a.b" comes before "a/b".
-        folders = {entry.name for entry in found if _is_folder(entry)}
-        way = (*above, os.path.realpath(os.path.join(self._root, base))) if folders else ()
-        for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
-            key = base + entry.name
-            if not is_key(key) or is_temporary(entry.name):
+        way = *above, os.path.realpath(os.path.join(self._root, base))
+        for name in map(os.fsdecode, names):
+            key = base + name.removesuffix("/")
+            if not is_key(key) or is_temporary(name.removesuffix("/")):
                 continue
-            if entry.name in folders:
-                real = os.path.realpath(entry.path)
-                if real not in way:
+            if name.endswith("/"):
+                if os.path.realpath(os.path.join(self._root, key)) not in way:
                     yield from self._walk(key + "/", "", way)
             else:
                 with suppress(NotFound):  # a broken link, a pipe, or deleted in the meantime

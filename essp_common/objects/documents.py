@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from essp_common.errors import ConfigError
 
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+
 
 def text_of(data: bytes, errors: str = "strict") -> str:
     """Decode UTF-8, or UTF-16 with the byte order mark that Windows writes. Raises `UnicodeDecodeError`."""
     return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", errors)
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The lines of a text with their ends, of any system, and without a copy of the text, which `io.StringIO` makes in
+    four bytes a character."""
+    return (line[0] for line in _LINE.finditer(text))
 
 
 class CsvRow(NamedTuple):
@@ -56,11 +64,9 @@ class CsvFile:
     def __init__(self, uri: str, text: str) -> None:
         """Raises `ConfigError` for an invalid file, as iterating does."""
         self._uri = uri
-        head = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
+        head = next((line for line in lines_of(text) if line.strip()), "").rstrip("\r\n")
         self._delimiter = delimiter_of(uri, head)
-        self._reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=self._delimiter, strict=True, skipinitialspace=True
-        )
+        self._reader = csv.reader(lines_of(text), delimiter=self._delimiter, strict=True, skipinitialspace=True)
         named = (names for fields in self._lines() if any(names := [field.strip() for field in fields]))
         self.columns = next(named, [])
         """As written in the file."""

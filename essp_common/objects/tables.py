@@ -18,16 +18,19 @@ _WORDS_BYTES = 2**28
 """Limit for the dictionary of a column in a million rows; beyond it, values are stored row by row."""
 
 
-def packed(schema: pa.Schema, parts: Iterable[pa.Table], words: Collection[str] | None = None) -> bytes:
+def packed(
+    schema: pa.Schema, parts: Iterable[pa.Table], words: Collection[str] | None = None, rows: int = 2**20
+) -> bytes:
     """Return one file with these parts, in order. Equal parts give equal bytes.
 
-    `words`: columns with recurring values, each of them stored only once in the file, however many there are.
+    `words`: columns with recurring values, each of them stored only once in a row group, however many there are.
+    `rows`: the maximum rows of a row group.
     """
     coded = {} if words is None else {"use_dictionary": sorted(words), "dictionary_pagesize_limit": _WORDS_BYTES}
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, **coded) as writer:
         for part in parts:
-            writer.write_table(part)
+            writer.write_table(part, row_group_size=rows)
     return sink.getvalue()
 
 

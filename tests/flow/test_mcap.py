@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import essp
 from essp.catalog.build import Built, build
@@ -147,12 +151,31 @@ def test_compressed_video_is_copied_as_it_is(tmp_path: Path, codec: str, form: s
     assert times_us == [(stamp - BEGIN_NS) // 1000 for stamp in moments(COUNT)]
 
 
+def depth_pngs(distances: Iterable[NDArray[np.uint16]]) -> list[bytes]:
+    """Messages of ROS's `compressedDepth`: its settings, which PNG does not need, and a PNG of 16 bits."""
+    return [struct.pack("<iff", 0, 0.0, 0.0) + cv2.imencode(".png", each)[1].tobytes() for each in distances]
+
+
 def test_distances_stay_distances(tmp_path: Path) -> None:
     distances = [np.add.outer(np.arange(48), 900 * np.arange(64)).astype(np.uint16) + n for n in range(COUNT)]
-    write_ros2(tmp_path / "one.mcap", compressed(PICTURES, "mjpeg"), distances, "16UC1")
-    row = next(row for row in built(tmp_path).catalog.rows if row.view == WRIST)
-    frames = essp.decode(row, clip=essp.Clip(frames=COUNT, size=(48, 64), pixels="gray16"))
-    np.testing.assert_array_equal(frames[..., 0], distances)
+    packed = depth_pngs(distances)
+    write_ros2(tmp_path / "one.mcap", packed, distances, "16UC1", "16UC1; compressedDepth png")
+    for row in built(tmp_path).catalog.rows:
+        assert "a depth camera" in row.notes
+        frames = essp.decode(row, clip=essp.Clip(frames=COUNT, size=(48, 64), pixels="gray16"))
+        np.testing.assert_array_equal(frames[..., 0], distances)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"), [("32FC1; compressedDepth png", "inverses of distances"), ("16UC1; compressedDepth rvl", "rvl")]
+)
+def test_distances_that_are_stored_otherwise_are_refused(tmp_path: Path, form: str, says: str) -> None:
+    """ROS stores distances in metres as 16 bits of their inverses: as millimetres they would be wrong."""
+    data = depth_pngs([np.full((48, 64), 1000, np.uint16)])
+    data = data if "png" in form else [data[0][:12] + b"\x40\x00\x30\x00rvl"]
+    write_ros2(tmp_path / "one.mcap", data, OTHERS, form=form)
+    with pytest.raises(BadVideo, match=says):
+        read(str(tmp_path / "one.mcap"), str(tmp_path))
 
 
 @pytest.mark.parametrize("what", ["cut", "none", "wrong"])

@@ -76,7 +76,7 @@ def problems(found: Listing) -> dict[str, str]:
 
 def rows(found: Listing) -> dict[str, VideoRow]:
     """What a build makes of it, if each file is `FILE`."""
-    _check_names(found)
+    _check_names(found.entries)
     made = [_row(entry, FILE) for entry in found.entries]
     assert not list(row_problems(Catalog(made)))
     return {row.id: row for row in made}

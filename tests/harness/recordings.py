@@ -54,11 +54,13 @@ def compressed(pictures: Sequence[NDArray[np.uint8]], codec: str, **options: str
     return [bytes(packet) for frame in [*frames, None] for packet in context.encode(frame)]
 
 
-def write_ros2(path: Path, top: Sequence[bytes], wrist: Sequence[NDArray[Any]], encoding: str = "rgb8") -> None:
-    """A camera of JPEG pictures, one of pictures without compression, and the state of an arm."""
+def write_ros2(
+    path: Path, top: Sequence[bytes], wrist: Sequence[NDArray[Any]], encoding: str = "rgb8", form: str = "jpeg"
+) -> None:
+    """A camera of compressed pictures, one of pictures without compression, and the state of an arm."""
     header = {"stamp": {"sec": 0, "nanosec": 0}, "frame_id": ""}
     messages: list[tuple[int, str, str, dict[str, Any]]] = [
-        (stamp, TOP, "jpeg", {"header": header, "format": "jpeg", "data": data})
+        (stamp, TOP, "jpeg", {"header": header, "format": form, "data": data})
         for stamp, data in zip(moments(len(top)), top, strict=True)
     ]
     for stamp, picture in zip(moments(len(wrist), WRIST_LATE_S), wrist, strict=True):

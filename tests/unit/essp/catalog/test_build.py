@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from essp.catalog import build as build_module
-from essp.catalog import journal
+from essp.catalog import journal, spool
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.journal import Journal
 from essp.catalog.progress import Progress
@@ -142,7 +142,7 @@ def test_a_catalog_that_cannot_be_written_in_the_end_costs_no_reading(
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "write_catalog", away)
+        patch.setattr(build_module, "write_parts", away)
         with pytest.raises(Unavailable):
             built(videos)
     assert built(videos).read == 0
@@ -235,6 +235,18 @@ def test_only_changed_files_are_read_again(videos: Path) -> None:
     assert ids["class0/2.mp4"] == 500
     assert "class1/7.mp4" not in ids
     assert errors(stored(videos)) == {"class0/bad.mp4": "damaged: a block of it is broken"}
+
+
+def test_a_catalog_of_many_parts_is_that_of_one(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(videos / "class0" / "bad.mp4", "damaged")
+    built(videos, ONE)
+    whole = stored(videos)
+    for module, name, number in ((build_module, "PART", 2), (spool, "_OF_A_PART", 2), (spool, "_SORTED_AT_ONCE", 3)):
+        monkeypatch.setattr(module, name, number)
+    again = built(videos, ONE)
+    assert (again.read, again.reused, stored(videos)) == (0, 9, whole)
+    (videos.parent / "c.parquet").unlink()
+    assert (built(videos, ONE).read, stored(videos)) == (9, whole)
 
 
 def test_what_may_have_been_the_machines_fault_is_tried_again(videos: Path) -> None:

@@ -324,7 +324,8 @@ def test_clips_of_one_video_of_kinetics_are_a_group(tmp_path: Path) -> None:
 def test_csv_columns_of_ones_own_are_handed_through(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     found = csv_of(tmp_path, "path,label,Camera,take\n1.mp4,run, left ,3\n")
-    assert found.entries[0].meta == {"Camera": "left", "take": "3"}
+    (entry,) = found.entries
+    assert entry.meta == {"Camera": "left", "take": "3"}
 
 
 def test_csv_targets_of_videos_and_frames(tmp_path: Path) -> None:

@@ -259,4 +259,4 @@ def test_a_segment_that_is_mostly_behind_its_file_is_a_problem(
     else:
         assert (row.first_frame, row.last_frame) == kept
     frames = csv_of(tmp_path, "path,label,start_frame,end_frame\n1.mp4,a,290,310\n1.mp4,b,290,309\n")
-    assert [row.error is None for row in rows(frames).values()] == [False, True]
+    assert [row.error is None for row in rows(frames).values()] == [True, False]

@@ -36,7 +36,7 @@ def test_a_name_that_no_file_can_have_costs_its_own_row_alone(tmp_path: Path, na
     assert one_error(found).startswith("missing: ")
     assert all(key.startswith("x/actioncliptrain00001.mp4") for key in labelled(found))
     assert labelled(found)
-    _check_names(found)
+    _check_names(found.entries)
 
 
 def test_names_that_nobody_can_read_are_problems(tmp_path: Path) -> None:

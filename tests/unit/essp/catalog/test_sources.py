@@ -435,14 +435,14 @@ def test_csv_segments_in_seconds_and_in_frames(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     seconds = csv_of(tmp_path, "path,label,start_s,end_s\n1.mp4,a,0,1.5\n1.mp4,b,1.5,\n1.mp4,c,,\n")
     assert [(e.id, e.segment) for e in seconds.entries] == [
+        ("1.mp4", None),
         ("1.mp4#0-1.5s", Segment(0.0, 1.5, "s")),
         ("1.mp4#1.5-s", Segment(1.5, None, "s")),
-        ("1.mp4", None),
     ]
     frames = csv_of(tmp_path, "path,label,start_frame,end_frame\n1.mp4,a,5,5\n1.mp4,b,,20\n")
     assert [(e.id, e.segment) for e in frames.entries] == [
-        ("1.mp4#5-5", Segment(5, 5, "frame")),
         ("1.mp4#0-20", Segment(0, 20, "frame")),
+        ("1.mp4#5-5", Segment(5, 5, "frame")),
     ]
 
 

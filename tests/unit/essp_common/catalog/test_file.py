@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from essp_common.catalog import file
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import NotACatalog, read_catalog, to_table, write_catalog
+from essp_common.catalog.file import NotACatalog, read_catalog, read_parts, to_table, write_catalog, write_parts
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
@@ -78,6 +78,35 @@ def test_equal_rows_give_equal_files(tmp_path: Path) -> None:
     write_catalog(store, "forth", Catalog((row("a/1"), row("b/2"))))
     write_catalog(store, "back", Catalog((row("b/2"), row("a/1"))))
     assert store.get("forth") == store.get("back")
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_catalog_in_parts_is_the_same_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    monkeypatch.setattr(file, "PART", 4)
+    source = f"file://{tmp_path}"
+    store = open_store(source)
+    rows = [row(f"a/{number:02}", uri=f"{source}/v/{number:02}") for number in range(10)]
+    parts = [Catalog(rows[begin : begin + 4]) for begin in range(0, 10, 4)]
+    write_catalog(store, "whole", Catalog(rows, source), relative=relative)
+    write_parts(store, "parts", iter(parts), source, (rows[0].uri, rows[9].uri), relative=relative)
+    assert store.get("parts") == store.get("whole")
+    assert read_catalog(store, "parts") == Catalog(rows, source)
+    monkeypatch.setattr(file, "PART", 16)
+    assert [one for some in read_parts(store, "parts") for one in some] == rows
+    with pytest.raises(ConfigError, match="id 'a/09' is there twice; it was not written"):
+        write_parts(store, "parts", [*parts, Catalog(rows[9:])], source, ())
+    assert store.get("parts") == store.get("whole"), "nothing half done replaces it"
+
+
+def test_rows_beside_an_invalid_value_are_left_out_of_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build reads the files of these rows again."""
+    monkeypatch.setattr(file, "PART", 16)
+    store = open_store(f"file://{tmp_path}")
+    rows = [replace(row(f"a/{number}"), fps=-1.0 if number == 2 else 25.0) for number in range(6)]
+    store.put("c", file.pack_table(to_table(Catalog(rows))))
+    assert [[one.id for one in some] for some in read_parts(store, "c")] == [["a/0", "a/1"], ["a/4", "a/5"]]
 
 
 def test_only_the_wanted_columns_are_read(tmp_path: Path) -> None:
