@@ -12,12 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.errors import ConfigError
+from essp_common.job.spec import JobKind
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.validation import unreadable
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict", "extract"]
-JobKind = Literal["train", "predict", "extract", "feed"]
-"""`feed`: the user's own loops consume its clips."""
 PURPOSES: dict[int, PurposeName] = {
     TRAIN: "train",
     VALIDATION: "validation",
