@@ -56,10 +56,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-def purpose_name(purpose: int, extracts: bool = False) -> PurposeName | None:
-    """The name of a phase's purpose; None if a later version has added it. `extracts`: in a job that writes features,
-    whose only phase is a prediction to the workers, and `extract` to users."""
-    return "extract" if extracts and purpose == PREDICT else PURPOSES.get(purpose)
+def purpose_name(purpose: int, extracts: bool = False) -> PurposeName:
+    """The name of a phase's purpose. `extracts`: in a job that writes features, whose only phase is a prediction to the
+    workers, and `extract` to users. Raises `KeyError` if a later version has added it (see `PURPOSES`)."""
+    return "extract" if extracts and purpose == PREDICT else PURPOSES[purpose]
 
 
 def phase_title(purpose: str, epoch: int) -> str:

@@ -15,7 +15,6 @@ from essp_common.job.usage import Usage
 from essp_common.pb.v1.messages_pb2 import Change
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
-from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
 from essp_master.status.bottleneck import bottleneck
 from essp_master.status.headline import headline, losses
@@ -191,7 +190,7 @@ def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
     ledger = job.ledger
     return tuple(
         status.PhaseStatus(
-            purpose=purpose_name(plan.purpose, job.spec.extract is not None),
+            purpose=status.purpose_name(plan.purpose, job.spec.extract is not None),
             epoch=plan.epoch,
             clips=plan.clips,
             issued=account.issued,
