@@ -40,7 +40,7 @@ class Phases:
         self._views = _views(spec, catalog)
         self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
         self.plan = lru_cache(maxsize=8)(self._plan)
-        sizes = {purpose: len(self._plan_over(view, spec.sampling, purpose, 0)) for purpose, view in self.views}
+        sizes = {purpose: len(self.plan(self.order.index((purpose, 0)))) for purpose in self._views}
         self.plans = tuple(PhasePlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
 
     @property
