@@ -26,11 +26,12 @@ from essp.embedded.videos import check_videos
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
 from essp_engine.preflight.output import ANYBODY, Asked
-from essp_engine.preflight.preflight import preflight
+from essp_engine.preflight.preflight import Preflight, preflight
 from essp_engine.registrations import Declared
 
 LOCALHOST = "127.0.0.1"
@@ -176,34 +177,44 @@ def run_watched(
     settings are not ready; `Conflict` while another process runs a job in that output.
     """
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    stores = Stores(settings.stores)
-    found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
-    check_devices(spec)
-    check_videos(found, stores)
+    stores, declared = Stores(settings.stores), Declared(code=settings.code)
+    job = preflight_asking(spec, stores, options.fresh, yes, declared)
+    check_devices(job.spec)
+    check_videos(job, stores)
     if problems := failing(settings):
         raise not_ready(problems)
-    if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):
-        stopped = ", ".join(sorted(found.resume.stops))
-        but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
-    tell(found)
-    output = stores.under(spec.output)
+    _tell_if_trained(job)
+    tell(job)
+    output = stores.under(job.spec.output)
     with Claim(output, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have continued the training
-            asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
-            found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
-        status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
-        if status.state == JobState.COMPLETED and not spec.predicts:
-            typer.echo("making the report ...", err=True)
-            # Imported only now that a report is needed: plotting takes a few seconds and another library.
-            from essp.report.folder import write_report
-            from essp.report.sweeps import best_of_sweeps
-
-            report = write_report(output, stores)
-            typer.echo(f"report  {report.page}", err=True)
-            for line in best_of_sweeps(report.run):
-                typer.echo(line, err=True)
+            asked = ANYBODY if job.removes is None else Asked(replaces=job.removes.job)
+            job = preflight(spec, stores, options.fresh, declared, asked=asked)
+        status = _watched(job.spec, view, settings, replace(options, checked=job), claim)
+        if status.state == JobState.COMPLETED and not job.spec.predicts:
+            _write_report(output, stores)
     return status
+
+
+def _tell_if_trained(job: Preflight) -> None:
+    """Say how to continue a job whose trainers are done."""
+    if job.spec.trainers and all(name in job.resume.ended for name in job.spec.trainers):
+        stopped = ", ".join(sorted(job.resume.stops))
+        but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
+        typer.echo(f"training has finished; to continue, give --epochs {2 * job.spec.epochs}{but}", err=True)
+
+
+def _write_report(output: ObjectStore, stores: Stores) -> None:
+    """Write the report, and name it with the best of each sweep."""
+    typer.echo("making the report ...", err=True)
+    # Imported only now that a report is needed: plotting takes a few seconds and another library.
+    from essp.report.folder import write_report
+    from essp.report.sweeps import best_of_sweeps
+
+    report = write_report(output, stores)
+    typer.echo(f"report  {report.page}", err=True)
+    for line in best_of_sweeps(report.run):
+        typer.echo(line, err=True)
 
 
 def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
