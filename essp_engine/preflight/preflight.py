@@ -27,14 +27,13 @@ from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.advice import advice
 from essp_engine.preflight.checks import check
-from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
 from essp_engine.preflight.place import check_place
 from essp_engine.preflight.resolve import resolve
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.seeds import try_seeds
 from essp_engine.preflight.sizing import enough_budget, unit_clips
-from essp_engine.preflight.weights import check_weights, check_weights_of_extraction
+from essp_engine.preflight.weights import check_weights
 from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
 
@@ -102,7 +101,6 @@ def preflight(
     output = open_output(spec, stores)
     job = resolve(spec, stores, declared, None if fresh or continues else output.job)
     check(job)
-    check_weights_of_extraction(job.spec, stores)
 
     # Sizes come after the checks: the budget limits the size of a work unit, so it must be large enough.
     clips = unit_clips(job.spec, job.bounds)
@@ -116,8 +114,7 @@ def preflight(
     resume = ResumePoints.of_nothing(job.spec)
     if not fresh:
         known = check_owner(output, job.spec, asked, continues)
-        scorer = scored_with(job.spec, stores, job.model)
-        resume = resume_points(job.spec, job.phases, output.store, scorer)
+        resume = resume_points(job.spec, job.phases, output.store, job.scored_with)
     check_weights(job.spec, stores, resume.manifests)
     removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(

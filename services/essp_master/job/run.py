@@ -45,11 +45,12 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
-from essp_engine.preflight.model_inputs import model_of, scored_with
+from essp_engine.preflight.model_inputs import model_of
 from essp_engine.preflight.output import check_owner, has_more, output_at
 from essp_engine.preflight.preflight import Preflight
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.sizing import catch_up_bytes, catch_up_window, lead_clips
+from essp_engine.preflight.weights import scored_with
 from essp_master.job.changes import newer
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
