@@ -253,6 +253,6 @@ def _read_bytes(found: Preflight) -> float:
     view = phases.view(0)
     if found.spec.data.records:
         return float(view.rows.numbers("size_bytes").mean())
-    cost = decode_cost(phases.plan(0), view, found.spec.sampling.issue_window, found.unit_clips)
+    cost = decode_cost(phases.plan(0), view, found.spec.sampling.issue_window, found.budget.unit_clips)
     frames = float(view.rows.numbers("frame_count").sum())
     return cost.frames / cost.clips * float(view.rows.numbers("size_bytes").sum()) / max(1.0, frames)

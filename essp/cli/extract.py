@@ -46,7 +46,6 @@ from essp_common.wiring import Stores
 from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.resolve import ResolvedJob, resolve
-from essp_engine.preflight.sizing import enough_budget
 from essp_engine.registrations import Declared
 
 _OPTIONS = {
@@ -223,7 +222,7 @@ def _is_source(source: str) -> bool:
 def _with_room(job: ResolvedJob) -> dict[str, LimitsSpec]:
     """The limits of the job, with a budget that is large enough for its clips."""
     limits = job.spec.limits
-    return {"limits": limits.model_copy(update={"budget": max(limits.budget, enough_budget(job.spec, job.bounds))})}
+    return {"limits": limits.model_copy(update={"budget": max(limits.budget, job.budget.enough_bytes)})}
 
 
 def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None:

@@ -6,7 +6,8 @@ checks.py             do its settings fit data, model, features and each other: 
 extraction_checks.py  the same for jobs that write features
 advice.py             what is legal but probably a mistake
 streams.py            what decoders and extractors compute: sizes of clips, shapes of streams
-sizing.py             how large clips can get, and how many the budget has to hold
+sizing.py             how large clips can get
+budget.py             how many of them the budget has to hold
 seeds.py              tries the first work units
 model_inputs.py       gives a job with a fused model the inputs of that model
 weights.py            the weights that networks start from

@@ -17,8 +17,8 @@ from essp_common.records.rows import UNLABELLED
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.plan import empty_classes
 from essp_engine.planning.share import Share
+from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.resolve import ResolvedJob
-from essp_engine.preflight.sizing import catch_up_bytes, uncoupled_budget
 
 _HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
@@ -40,7 +40,7 @@ def advice(job: ResolvedJob, asked: JobSpec, known: JobSpec | None) -> tuple[str
         *_of_trainers(phases),
         *_of_visits(phases),
         *_of_places(phases),
-        *_of_budget(job.spec, job.bounds),
+        *_of_budget(job.budget),
         *_of_more_epochs(known, job.spec),
         *_of_fewer_epochs(asked, job.spec),
     )
@@ -228,9 +228,10 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 
 
-def _of_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
-    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
-        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+def _of_budget(budget: Budget) -> Iterator[str]:
+    spec = budget.spec
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not budget.catch_up_bytes:
+        needed = -(-budget.uncoupled_bytes // 2**20)
         yield (
             "limits.budget is too small to let trainers run apart, so all keep in step with the slowest; "
             f"raise it to {needed}MiB or more, or set limits.coupled: true"

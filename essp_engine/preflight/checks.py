@@ -29,7 +29,6 @@ from essp_engine.preflight.extraction_checks import (
     weights_are_of_network,
 )
 from essp_engine.preflight.resolve import ResolvedJob
-from essp_engine.preflight.sizing import budget_problem
 from essp_engine.preflight.streams import Stream
 from essp_engine.registrations import TrainerRow, row_for
 from essp_engine.video.motion_layout import CODECS
@@ -406,7 +405,7 @@ def _normalisation(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _budget(job: ResolvedJob) -> Iterator[ConfigError]:
-    if problem := budget_problem(job.spec, job.bounds):
+    if problem := job.budget.problem:
         yield problem
 
 

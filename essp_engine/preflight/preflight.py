@@ -3,10 +3,9 @@
 The master (at the start of a job), `essp run` and `essp validate` call `preflight`, so they refuse the same jobs in the
 same words. A job passes through these modules once, in this order:
 
-    resolve.py   opens what the job names: model, records, catalog, splits, features
+    resolve.py   opens what the job names: model, weights, records, catalog, splits, features
     checks.py    compares settings with that and with each other, and reports all problems at once
-    sizing.py    divides clips into work units
-    seeds.py     builds the messages of the first units
+    seeds.py     builds the messages of the first work units
     place.py     checks that the job writes to a folder of its own
     output.py    checks whose work is in that folder, and what would be removed
     resume.py    reads where each consumer resumes
@@ -26,13 +25,13 @@ from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.advice import advice
+from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
 from essp_engine.preflight.place import check_place
 from essp_engine.preflight.resolve import resolve
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.seeds import try_seeds
-from essp_engine.preflight.sizing import enough_budget, unit_clips
 from essp_engine.preflight.weights import check_weights
 from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
@@ -55,8 +54,6 @@ class Preflight:
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
-    unit_clips: int
-    """Most clips of one work unit."""
     resume: ResumePoints
     """Where each consumer would begin."""
     warnings: tuple[str, ...]
@@ -64,10 +61,9 @@ class Preflight:
 
     def with_budget(self, least_clips: int) -> Preflight:
         """The same job with a budget that is sufficient and holds at least this many clips."""
-        budget = max(least_clips * self.max_clip_bytes, enough_budget(self.spec, self.bounds))
+        budget = max(least_clips * self.budget.clip_bytes, self.budget.enough_bytes)
         limits = self.spec.limits.model_copy(update={"budget": budget})
-        spec = self.spec.model_copy(update={"limits": limits})
-        return replace(self, spec=spec, unit_clips=unit_clips(spec, self.bounds))
+        return replace(self, spec=self.spec.model_copy(update={"limits": limits}))
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -75,9 +71,9 @@ class Preflight:
         return None if self.spec.data.targets == "class" else self.classes
 
     @property
-    def max_clip_bytes(self) -> int:
-        """Upper bound of a clip and its features together."""
-        return max(sum(parts) for parts in self.bounds)
+    def budget(self) -> Budget:
+        """What its budget has to hold."""
+        return Budget(self.spec, self.bounds)
 
 
 def preflight(
@@ -101,10 +97,7 @@ def preflight(
     output = open_output(spec, stores)
     job = resolve(spec, stores, declared, None if fresh or continues else output.job)
     check(job)
-
-    # Sizes come after the checks: the budget limits the size of a work unit, so it must be large enough.
-    clips = unit_clips(job.spec, job.bounds)
-    try_seeds(job, clips)
+    try_seeds(job)
 
     # The output comes last, because listing it may take long. Its removal comes after everything else, because users
     # may be asked whether to remove another job's work, and should be asked only for a job that can begin.
@@ -126,7 +119,6 @@ def preflight(
         layouts={name: stream.layout for name, stream in job.streams.items()},
         parts=job.parts,
         bounds=job.bounds,
-        unit_clips=clips,
         resume=resume,
         warnings=advice(job, spec, known),
     )

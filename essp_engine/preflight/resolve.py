@@ -21,6 +21,7 @@ from essp_common.records.rows import FIELDS, open_data
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
+from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.model_inputs import model_of, with_inputs
 from essp_engine.preflight.sizing import parts_of, sizes_of, with_batches
 from essp_engine.preflight.streams import Stream, decoded_clips, streams_of
@@ -52,6 +53,11 @@ class ResolvedJob:
     """For each phase, the most bytes of each part of a clip."""
     declared: Declared
     """What the job may name although the code is not installed here."""
+
+    @property
+    def budget(self) -> Budget:
+        """What its budget has to hold."""
+        return Budget(self.spec, self.bounds)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
