@@ -291,7 +291,7 @@ def _complete(job: ResolvedJob, stores: Stores) -> FeatureManifest | None:
         found = features.read_manifest(output)
     except PermanentError:  # there is none, or it is damaged
         return None
-    same = PartialScores(output, job.spec, job.phases.digest(), job.scored_with).identity == found.identity
+    same = PartialScores(output, job.spec, job.phases.digest, job.scored_with).identity == found.identity
     form = job.spec.extract.model_dump(mode="json", include={"pool", "format"})
     return found if same and form == {name: found.extract.get(name) for name in form} else None
 

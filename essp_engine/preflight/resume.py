@@ -82,7 +82,7 @@ def _scored(
     spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedModel | Extraction, run: int
 ) -> dict[str, Position]:
     """Where the consumers of a predict job resume."""
-    scored = PartialScores(output, spec, phases.digest(), model)
+    scored = PartialScores(output, spec, phases.digest, model)
     if run:
         scored.bind(run)
     [plan] = phases.plans

@@ -132,8 +132,8 @@ def claim_run(
         classes=preflight.classes,
         versions=_versions(),
         phases=phases.plans,
-        plan_digest=phases.digest(),
-        training_digest=phases.training_digest(),
+        plan_digest=phases.digest,
+        training_digest=phases.training_digest,
         layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
     )
     store_if_large(output, snapshot, fence)

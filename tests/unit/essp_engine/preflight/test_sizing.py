@@ -64,19 +64,19 @@ def test_a_prediction_is_one_pass_over_everything() -> None:
 
 def test_the_digest_tells_plans_apart() -> None:
     videos = catalog("train", "test")
-    assert Phases(job(), videos).digest() == Phases(job(), videos).digest()
-    assert Phases(job(), videos).digest() != Phases(job(sampling={"seed": 1}), videos).digest()
+    assert Phases(job(), videos).digest == Phases(job(), videos).digest
+    assert Phases(job(), videos).digest != Phases(job(sampling={"seed": 1}), videos).digest
 
 
 def test_the_digest_of_a_training_is_that_of_its_data_whatever_the_number_of_epochs() -> None:
     videos = catalog("train", "validation", "test")
-    found = Phases(job(), videos).training_digest()
-    assert Phases(job(epochs=9), videos).training_digest() == found
+    found = Phases(job(), videos).training_digest
+    assert Phases(job(epochs=9), videos).training_digest == found
     for split in ("train", "validation"):
         mended = [replace(row, class_name="c1") if row.id == f"{split}0" else row for row in videos.rows]
-        assert Phases(job(), Catalog(tuple(mended))).training_digest() != found
+        assert Phases(job(), Catalog(tuple(mended))).training_digest != found
     tested = [replace(row, class_name="c1") if row.id == "test0" else row for row in videos.rows]
-    assert Phases(job(), Catalog(tuple(tested))).training_digest() == found
+    assert Phases(job(), Catalog(tuple(tested))).training_digest == found
 
 
 def test_bounds_cover_each_part() -> None:
