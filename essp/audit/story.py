@@ -67,7 +67,8 @@ def purpose_in(snapshot: JobSnapshot, plan: PhasePlan) -> PurposeName | None:
     """The purpose of one of a run's phases; None if a later version has added it."""
     if plan.purpose not in PURPOSES:
         return None
-    return purpose_name(plan.purpose, json.loads(snapshot.spec_json or "{}").get("extract") is not None)
+    extracts = json.loads(snapshot.spec_json or "{}").get("extract") is not None
+    return purpose_name(plan.purpose, "extract" if extracts else "train")
 
 
 class _Teller:

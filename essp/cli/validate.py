@@ -106,13 +106,12 @@ def _facts(found: Preflight) -> dict[str, Any]:
     clips: dict[str, int] = {}
     for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
         clips[_name(purpose)] = clips.get(_name(purpose), 0) + plan.clips
-    kind = "records" if found.spec.data.records else "videos"
     return {
         "job": found.spec.name,
         "output": found.spec.output,
         "classes": len(found.classes),
         **({"records_of": _records(found)} if found.spec.data.records else {}),
-        kind: {_name(purpose): len(view) for purpose, view in phases.views},
+        f"{found.spec.data.unit}s": {_name(purpose): len(view) for purpose, view in phases.views},
         "groups": {_name(purpose): groups for purpose, view in phases.views if (groups := view.rows.groups)},
         "clips": clips,
         "most_bytes_per_clip": largest,

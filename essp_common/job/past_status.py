@@ -55,7 +55,7 @@ def status_by_command(last: Control) -> JobStatus:
         result=None,
         last_event=0,
         team=last.team,
-        unit="record" if spec is not None and spec.data.records else "video",
+        unit="video" if spec is None else spec.data.unit,
     )  # fmt: skip
 
 

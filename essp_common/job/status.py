@@ -56,10 +56,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-def purpose_name(purpose: int, extracts: bool = False) -> PurposeName:
-    """The name of a phase's purpose. `extracts`: in a job that writes features, whose only phase is a prediction to the
-    workers, and `extract` to users. Raises `KeyError` if a later version has added it (see `PURPOSES`)."""
-    return "extract" if extracts and purpose == PREDICT else PURPOSES[purpose]
+def purpose_name(purpose: int, kind: JobKind = "train") -> PurposeName:
+    """The name of a phase's purpose in a job of this kind: the only phase of one that writes features is a prediction
+    to the workers, and `extract` to users. Raises `KeyError` if a later version has added it (see `PURPOSES`)."""
+    return "extract" if kind == "extract" and purpose == PREDICT else PURPOSES[purpose]
 
 
 def phase_title(purpose: str, epoch: int) -> str:

@@ -142,7 +142,7 @@ def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count
     return StreamPreview(
         stream=stream,
         feature=spec.streams[stream].feature,
-        purpose=purpose_name(clip.purpose, spec.extract is not None),
+        purpose=purpose_name(clip.purpose, spec.kind),
         epoch=clip.epoch,
         index=clip.index,
         video=clip.video,

@@ -181,7 +181,7 @@ class EventReporter:
         return f"clip {position.index} of {phase_title(self._name(purpose), epoch)}"
 
     def _name(self, purpose: Purpose) -> status.PurposeName:
-        return purpose_name(purpose, self._phases.spec.extract is not None)
+        return purpose_name(purpose, self._phases.spec.kind)
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be produced. Only the first few videos of each kind get an event."""

@@ -74,7 +74,7 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         queue=job.place,
         awaits=job.awaits,
         changes=tuple(map(_change, job.changes.made)),
-        unit="record" if spec.data.records else "video",
+        unit=spec.data.unit,
     )
     return found.model_copy(update={"bottleneck": bottleneck(found, stopped_by(hindrance), usage)})
 
@@ -190,7 +190,7 @@ def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
     ledger = job.ledger
     return tuple(
         status.PhaseStatus(
-            purpose=status.purpose_name(plan.purpose, job.spec.extract is not None),
+            purpose=status.purpose_name(plan.purpose, job.spec.kind),
             epoch=plan.epoch,
             clips=plan.clips,
             issued=account.issued,
