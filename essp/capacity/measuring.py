@@ -86,7 +86,7 @@ def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lamb
         settings = settings.model_copy(update=memory)
         spec = spec.model_copy(update={"output": f"file://{folder}/run"})
         found = preflight(spec, Stores(settings.stores), True, Declared(code=settings.code))
-        with Embedded(found.spec, settings, EmbeddedOptions(checked=found, alone=True)) as job:
+        with Embedded(found, settings, EmbeddedOptions(alone=True)) as job:
             made = job.adapters.bus.subscribe([topics.PROGRESS], None)
             try:
                 return _measured(job, found, made, seconds, tell)

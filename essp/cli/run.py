@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -190,7 +189,7 @@ def run_watched(
         if claim.waited:  # another process may have continued the training
             asked = ANYBODY if job.removes is None else Asked(replaces=job.removes.job)
             job = preflight(spec, stores, options.fresh, declared, asked=asked)
-        status = _watched(job.spec, view, settings, replace(options, checked=job), claim)
+        status = _watched(job, view, settings, options, claim)
         if status.state == JobState.COMPLETED and not job.spec.predicts:
             _write_report(output, stores)
     return status
@@ -217,10 +216,10 @@ def _write_report(output: ObjectStore, stores: Stores) -> None:
         typer.echo(line, err=True)
 
 
-def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
+def _watched(job: Preflight, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
     seen = 0
     with view, interruptible("Saving a checkpoint, then exiting. Press Ctrl-C again to quit now.") as interrupted:
-        with Embedded(spec, settings, options) as embedded:
+        with Embedded(job, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):
                 claim.check()

@@ -74,8 +74,6 @@ class EmbeddedOptions:
 
     fresh: bool = False
     """Remove what an earlier run of the job left."""
-    checked: Preflight | None = None
-    """The preflight of exactly this job, if already made; None: the master makes it at the start."""
     page: Page | None = None
     """The page on which users watch the job; None: it has no page."""
     alone: bool = False
@@ -89,8 +87,15 @@ class EmbeddedOptions:
 class Embedded:
     """One job with everything it needs, in this process."""
 
-    def __init__(self, spec: JobSpec, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()) -> None:
-        """Build the services. Raises `ConfigError` for a job that cannot run."""
+    def __init__(
+        self, job: JobSpec | Preflight, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()
+    ) -> None:
+        """Build the services. `job`: without its preflight, the master makes that at the start.
+
+        Raises `ConfigError` for a job that cannot run.
+        """
+        self._checked = job if isinstance(job, Preflight) else None
+        spec = job.spec if isinstance(job, Preflight) else job
         settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
@@ -98,7 +103,7 @@ class Embedded:
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
-            if options.checked is None:  # otherwise its preflight has taken them from the model
+            if self._checked is None:  # otherwise its preflight has taken them from the model
                 spec = with_inputs(spec, model_of(spec, self.adapters.stores))
             self._spec = spec
             self.control = ControlFeed(self.adapters.bus)
@@ -139,7 +144,7 @@ class Embedded:
                 self._observed.close()
             raise
         try:
-            self.master.start(self._spec, self._options.fresh, self._options.checked)
+            self.master.start(self._spec, self._options.fresh, self._checked)
         except BaseException:
             self.close()
             raise
