@@ -16,44 +16,34 @@ Writing is left to `start_run.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from essp_common.artifacts.removal import Removal
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
-from essp_engine.planning.phases import Phases
 from essp_engine.preflight.advice import advice
-from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
 from essp_engine.preflight.place import check_place
-from essp_engine.preflight.resolve import resolve
+from essp_engine.preflight.resolve import PlannedJob, resolve
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.seeds import try_seeds
 from essp_engine.preflight.weights import check_weights
 from essp_engine.registrations import NOTHING, Declared
-from essp_engine.seeding.clip_parts import ClipParts
 
 
-@dataclass(frozen=True)
-class Preflight:
+@dataclass(frozen=True, kw_only=True)
+class Preflight(PlannedJob):
     """A job that can begin, and what its run needs."""
 
-    spec: JobSpec
     fresh: bool
     """The job starts over."""
     removes: Removal | None
     """What a start removes: the work of an earlier job in the output, this one or another; None: nothing."""
-    classes: tuple[str, ...]
-    """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
-    phases: Phases
     layouts: Mapping[str, FeatureLayout]
     """Stream -> how to read its values."""
-    parts: ClipParts
-    bounds: Sequence[Sequence[int]]
-    """For each phase, the most bytes of each part of a clip."""
     resume: ResumePoints
     """Where each consumer would begin."""
     warnings: tuple[str, ...]
@@ -64,16 +54,6 @@ class Preflight:
         budget = max(least_clips * self.budget.clip_bytes, self.budget.enough_bytes)
         limits = self.spec.limits.model_copy(update={"budget": budget})
         return replace(self, spec=self.spec.model_copy(update={"limits": limits}))
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The names of the labels, if each label is learned independently; None: the job learns classes."""
-        return None if self.spec.data.targets == "class" else self.classes
-
-    @property
-    def budget(self) -> Budget:
-        """What its budget has to hold."""
-        return Budget(self.spec, self.bounds)
 
 
 def preflight(
@@ -112,13 +92,13 @@ def preflight(
     removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(
         spec=job.spec,
-        fresh=fresh,
-        removes=removes,
         classes=job.classes,
         phases=job.phases,
-        layouts={name: stream.layout for name, stream in job.streams.items()},
         parts=job.parts,
         bounds=job.bounds,
+        fresh=fresh,
+        removes=removes,
+        layouts={name: stream.layout for name, stream in job.streams.items()},
         resume=resume,
         warnings=advice(job, spec, known),
     )

@@ -30,29 +30,18 @@ from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
 
 
-@dataclass(frozen=True)
-class ResolvedJob:
-    """A job with its data, model and features; whether they are compatible is for `checks.py` to say.
-
-    It refers to the whole catalog, so do not keep it while the job runs.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job with its clips: which they are, and how large they can get."""
 
     spec: JobSpec
     """The job, completed: with the inputs of its model, the versions of its records, and any epochs added before."""
-    model: FusedModel | None
-    """The fused model that it uses; None: it uses none."""
-    scored_with: FusedModel | Extraction | None
-    """What predictors compute from its clips; None: they do not work on it."""
-    catalog: Catalog
     classes: tuple[str, ...]
     """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
-    streams: Mapping[str, Stream]
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
-    declared: Declared
-    """What the job may name although the code is not installed here."""
 
     @property
     def budget(self) -> Budget:
@@ -63,6 +52,23 @@ class ResolvedJob:
     def labels(self) -> tuple[str, ...] | None:
         """The names of the labels, if each label is learned independently; None: the job learns classes."""
         return None if self.spec.data.targets == "class" else self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedJob(PlannedJob):
+    """A job with its data, model and features; whether they are compatible is for `checks.py` to say.
+
+    It refers to the whole catalog, so do not keep it while the job runs.
+    """
+
+    model: FusedModel | None
+    """The fused model that it uses; None: it uses none."""
+    scored_with: FusedModel | Extraction | None
+    """What predictors compute from its clips; None: they do not work on it."""
+    catalog: Catalog
+    streams: Mapping[str, Stream]
+    declared: Declared
+    """What the job may name although the code is not installed here."""
 
 
 def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: JobSpec | None = None) -> ResolvedJob:
@@ -97,7 +103,18 @@ def resolve_on(
     }
     bounds = [largest[purpose] for purpose, _ in phases.order]
     spec = phases.spec = with_batches(spec, sizes.values())
-    return ResolvedJob(spec, model, scorer, catalog, classes, phases, streams, parts, bounds, declared)
+    return ResolvedJob(
+        spec=spec,
+        classes=classes,
+        phases=phases,
+        parts=parts,
+        bounds=bounds,
+        model=model,
+        scored_with=scorer,
+        catalog=catalog,
+        streams=streams,
+        declared=declared,
+    )
 
 
 def _with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobSpec:
