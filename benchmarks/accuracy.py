@@ -100,7 +100,7 @@ def _trained(spec: JobSpec) -> dict[str, list[float]]:
     """Trainer -> its accuracy on the validation videos after each epoch."""
     settings = Settings()
     checked = preflight(spec, Stores(settings.stores), fresh=True)
-    with Embedded(checked.spec, settings, EmbeddedOptions(fresh=True, checked=checked)) as running:
+    with Embedded(checked, settings, EmbeddedOptions(fresh=True)) as running:
         while not running.ended(1.0):
             pass
         status = running.status()

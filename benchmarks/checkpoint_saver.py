@@ -24,7 +24,24 @@ from essp_trainer.checkpoints.state_packing import PackingThread, StatePacking
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
-class Saver:
+class Background:
+    """One checkpoint at a time is written in the background."""
+
+    _writing: Future[Any] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def finish(self) -> None:
+        """Wait for the one that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+
+class Saver(Background):
     """Writes each checkpoint in place of the last; every file is flushed to the disk, and read back."""
 
     def __init__(self, folder: Path, parallel: bool, packing: Packing = EXACT, delta: bool = False) -> None:
@@ -33,7 +50,6 @@ class Saver:
         self._how = packing
         self._store = DirectoryStore(str(folder))
         self._pool = ThreadPoolExecutor(1, "essp-save") if parallel else None
-        self._writing: Future[None] | None = None
         self._saves = 0
         self.ended_s = 0.0
         """When the last one was on the disk (`time.perf_counter`)."""
@@ -54,17 +70,6 @@ class Saver:
     def wait_for_copy(self) -> None:
         """Until everything may change."""
         self._packing.wait_for_copy()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._writing is not None and not self._writing.done()
-
-    def finish(self) -> None:
-        """Wait for the one that is being written."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
 
     def close(self) -> None:
         """End the child."""
@@ -90,12 +95,11 @@ def torch_save(tensors: Tensors, folder: Path) -> None:
         (folder / f"{file}.new").replace(folder / file)
 
 
-class AsyncDcp:
+class AsyncDcp(Background):
     """The same by PyTorch's distributed checkpoints, in the background (`torch.distributed.checkpoint.async_save`)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._writing: Future[Any] | None = None
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
     def save(self, tensors: Tensors) -> None:
@@ -111,17 +115,6 @@ class AsyncDcp:
             saving = async_save(state, storage_writer=FileSystemWriter(self._folder / "dcp", overwrite=True))
         assert isinstance(saving, Future)
         self._writing = saving
-
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._writing is not None and not self._writing.done()
-
-    def finish(self) -> None:
-        """Wait for the one that is being written."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
 
     def close(self) -> None:
         """End the process group."""

@@ -34,7 +34,7 @@ import typer
 from essp.catalog.build import BuildOptions, build
 from essp.demo.photographs import Picture
 from essp.demo.scene import Scene, render
-from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp.embedded.composition import Embedded
 from essp.evaluation.segments import Stretch, evaluate
 from essp_common.artifacts import layout
 from essp_common.artifacts.predictions import read_predictions
@@ -218,7 +218,7 @@ def run(text: str) -> JobSpec:
     """Run a job to its end; one that has ended stays as it is."""
     checked = preflight(parse_spec(text), Stores(_ROOTS))
     spec, started = checked.spec, time.monotonic()
-    with Embedded(spec, Settings(), EmbeddedOptions(checked=checked)) as job:
+    with Embedded(checked, Settings()) as job:
         while not job.ended(1.0):
             pass
         status = job.status()

@@ -424,7 +424,7 @@ class Loader(Epochs):
 
     @cached_property
     def _plan(self) -> int:
-        return self._source.phases.digest()
+        return self._source.phases.digest
 
     @property
     def _keeps_step(self) -> bool:

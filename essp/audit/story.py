@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from essp_common.artifacts.history import spans_of
 from essp_common.failures import kind_word, stage_word
 from essp_common.job.position import Position
-from essp_common.job.status import PurposeName, purpose_name
+from essp_common.job.status import PURPOSES, PurposeName, purpose_name
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     ClipFailure,
@@ -65,7 +65,10 @@ def story_of(segments: Iterable[HistorySegment], purpose: PurposeName, epoch: in
 
 def purpose_in(snapshot: JobSnapshot, plan: PhasePlan) -> PurposeName | None:
     """The purpose of one of a run's phases; None if a later version has added it."""
-    return purpose_name(plan.purpose, json.loads(snapshot.spec_json or "{}").get("extract") is not None)
+    if plan.purpose not in PURPOSES:
+        return None
+    extracts = json.loads(snapshot.spec_json or "{}").get("extract") is not None
+    return purpose_name(plan.purpose, "extract" if extracts else "train")
 
 
 class _Teller:

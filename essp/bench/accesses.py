@@ -23,7 +23,7 @@ import numpy as np
 
 from essp.bench.trace import StoreCounters
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.runtime.troubles import Troubles
+from essp_common.objects.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -137,12 +137,12 @@ def write_files_csv(files: Iterable[FileAccesses], path: Path) -> None:
             writer.writerow(getattr(one, name) for name in FILE_COLUMNS)
 
 
-class NotedStore:
+class NotedStore(StoreWrapper):
     """An `ObjectStore` that forwards everything to another one, and records it."""
 
     def __init__(self, store: ObjectStore, accesses: Accesses, prefix: str = "") -> None:
         """`prefix`: of the keys in `accesses`; empty, or ends with `/`."""
-        self._store = store
+        super().__init__(store)
         self._accesses = accesses
         self._prefix = prefix
 
@@ -185,23 +185,6 @@ class NotedStore:
         inner = self._store.open(key)
         self._accesses.note_other()
         return io.BufferedReader(_NotedFile(inner, self._prefix + key, self._accesses))
-
-    def local_path(self, key: str) -> str | None:
-        """Always None."""
-        self._store.local_path(key)  # raises for an invalid key
-        return None
-
-    def unwritable(self) -> str:
-        """The answer of the other store."""
-        return self._store.unwritable()
-
-    def troubles(self) -> Troubles:
-        """The troubles of the other store."""
-        return self._store.troubles()
-
-    def uri(self, key: str) -> str:
-        """The URI of the object in the other store."""
-        return self._store.uri(key)
 
     def below(self, folder: str) -> NotedStore:
         """A folder, whose accesses are recorded with the rest."""

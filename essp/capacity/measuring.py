@@ -86,7 +86,7 @@ def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lamb
         settings = settings.model_copy(update=memory)
         spec = spec.model_copy(update={"output": f"file://{folder}/run"})
         found = preflight(spec, Stores(settings.stores), True, Declared(code=settings.code))
-        with Embedded(found.spec, settings, EmbeddedOptions(checked=found, alone=True)) as job:
+        with Embedded(found, settings, EmbeddedOptions(alone=True)) as job:
             made = job.adapters.bus.subscribe([topics.PROGRESS], None)
             try:
                 return _measured(job, found, made, seconds, tell)
@@ -253,6 +253,6 @@ def _read_bytes(found: Preflight) -> float:
     view = phases.view(0)
     if found.spec.data.records:
         return float(view.rows.numbers("size_bytes").mean())
-    cost = decode_cost(phases.plan(0), view, found.spec.sampling.issue_window, found.unit_clips)
+    cost = decode_cost(phases.plan(0), view, found.spec.sampling.issue_window, found.budget.unit_clips)
     frames = float(view.rows.numbers("frame_count").sum())
     return cost.frames / cost.clips * float(view.rows.numbers("size_bytes").sum()) / max(1.0, frames)

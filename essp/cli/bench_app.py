@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from essp.bench.accesses import Accesses
 from essp.bench.app import AppBenchmark, AppOptions
 from essp.bench.learner import Learner, Pretended, model_for
 from essp.bench.plot import bars
 from essp.bench.sources import Shape, Source, open_source
-from essp.bench.storages import storages
-from essp.bench.trace_files import check_trace, traced
+from essp.bench.trace_files import check_trace
 from essp.cli.bench_options import (
     BatchesOption,
     Clock,
@@ -34,20 +32,16 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     conclude,
-    copying,
     failure_of,
     files_of,
     give_plan,
-    noted,
     numbers,
-    shown_progress,
+    opened_bench,
     tell_left_out,
     throttles,
-    traced_folders,
     words,
 )
 from essp.cli.console import open_console
-from essp.cli.interrupt import interruptible
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.quantities import counted, parse_seconds
@@ -118,39 +112,30 @@ def main(
         if as_json:
             give_plan(source, found, configurations, runs)
         return
-    with ExitStack() as stack:
-        interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
-        show = stack.enter_context(shown_progress(console))
-        copied = copying(show, interrupted)
-        places = stack.enter_context(storages(found, stores, uris, slowed, copied))
-        accesses = Accesses() if trace is not None else None
-        folders = traced_folders(places)
-        watched = places if accesses is None else [noted(place, accesses) for place in places]
-        benchmark = AppBenchmark(
-            watched, options, learner, {"source": source, "samples": len(found), "unit": found.unit}
-        )
+    with opened_bench(found, stores, uris, slowed, console, trace, trace_every) as bench:
+        facts = {"source": source, "samples": len(found), "unit": found.unit}
+        benchmark = AppBenchmark(bench.places, options, learner, facts)
         clock = Clock(len(benchmark.configurations), options.runs)
-        traces = stack.enter_context(traced(trace, trace_every, folders, accesses))
 
         def tell(run: int, number: int, made: int) -> None:
             labels = benchmark.configurations[number].labels
             if not made:
                 clock.begin(run, number)
-                if traces is not None:
-                    traces.mark(f"{labels['store']} p{labels['prefetch']} t{labels['threads']}")
+                if bench.trace is not None:
+                    bench.trace.mark(f"{labels['store']} p{labels['prefetch']} t{labels['threads']}")
             what = (
                 f"run {run + 1} of {options.runs}: {labels['store']}, batch {labels['batch']}, prefetch "
                 f"{labels['prefetch']}, {labels['threads']} threads"
             )
-            show(what, clock.done(run, number), clock.left_s())
+            bench.show(what, clock.done(run, number), clock.left_s())
 
-        failure = failure_of(lambda: benchmark.run(interrupted.is_set, tell))
+        failure = failure_of(lambda: benchmark.run(bench.interrupted.is_set, tell))
     tell_left_out(console, benchmark.damaged, benchmark.resident)
     results = benchmark.results()
     # With several sizes of batches, runs differ in samples, so seconds do not compare them.
     value, groups = ("samples_per_s", "batch") if len(options.batch) > 1 else ("seconds", "threads")
-    files = files_of(results, plot, lambda: bars(results, value, groups, "store"), trace, traces, accesses)
-    conclude(results, as_json, files, failure)
+    draw = partial(bars, results, value, groups, "store")
+    conclude(results, as_json, files_of(results, plot, draw, trace, bench.trace, bench.accesses), failure)
 
 
 def _training(source: Source, side: int, device: str, seed: int) -> Learner:

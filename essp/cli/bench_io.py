@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
-from essp.bench.accesses import Accesses
 from essp.bench.io import IoBenchmark, IoOptions, batches_of
 from essp.bench.pipeline import Kind
 from essp.bench.plot import bars
 from essp.bench.sources import Shape, Source, open_source
-from essp.bench.storages import storages
-from essp.bench.trace_files import check_trace, traced
+from essp.bench.trace_files import check_trace
 from essp.cli.bench_options import (
     BatchesOption,
     BatchOption,
@@ -35,20 +33,16 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     conclude,
-    copying,
     failure_of,
     files_of,
     give_plan,
-    noted,
     numbers,
-    shown_progress,
+    opened_bench,
     tell_left_out,
     throttles,
-    traced_folders,
     words,
 )
 from essp.cli.console import open_console
-from essp.cli.interrupt import interruptible
 from essp.uris import as_uri
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
@@ -108,35 +102,24 @@ def main(
         if as_json:
             give_plan(source, found, configurations, runs)
         return
-    with ExitStack() as stack:
-        interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
-        show = stack.enter_context(shown_progress(console))
-        copied = copying(show, interrupted)
-        places = stack.enter_context(storages(found, stores, uris, slowed, copied))
-        accesses = Accesses() if trace is not None else None
-        watched = [place if accesses is None else noted(place, accesses) for place in places]
-        benchmark = IoBenchmark(watched, options, {"source": source, "samples": len(found), "unit": found.unit})
+    with opened_bench(found, stores, uris, slowed, console, trace, trace_every) as bench:
+        benchmark = IoBenchmark(bench.places, options, {"source": source, "samples": len(found), "unit": found.unit})
         clock = Clock(len(benchmark.configurations), options.runs)
 
         def tell(run: int, number: int, made: int) -> None:
             if not made:
                 clock.begin(run, number)
-            configuration = benchmark.configurations[number]
-            labels = configuration.labels
+            labels = benchmark.configurations[number].labels
             what = (
                 f"run {run + 1} of {options.runs}: {labels['store']}, {labels['pipeline']}, {labels['threads']} threads"
             )
-            show(what, clock.done(run, number), clock.left_s())
+            bench.show(what, clock.done(run, number), clock.left_s())
 
-        traces = stack.enter_context(traced(trace, trace_every, traced_folders(places), accesses))
-        failure = failure_of(lambda: benchmark.run(interrupted.is_set, tell))
-    results = benchmark.results()
+        failure = failure_of(lambda: benchmark.run(bench.interrupted.is_set, tell))
     tell_left_out(console, benchmark.damaged, benchmark.resident)
-
-    def draw() -> bytes:
-        return bars(results, "samples_per_s", "threads", "pipeline")
-
-    conclude(results, as_json, files_of(results, plot, draw, trace, traces, accesses), failure)
+    results = benchmark.results()
+    draw = partial(bars, results, "samples_per_s", "threads", "pipeline")
+    conclude(results, as_json, files_of(results, plot, draw, trace, bench.trace, bench.accesses), failure)
 
 
 def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""What the `essp bench` commands share: arguments, progress, and output of results."""
+"""What the `essp bench` commands share: arguments, the storages that they read, progress, and output of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Annotated, TypeVar
@@ -19,15 +19,17 @@ from rich.progress import Progress as Bar
 from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.results import Results
 from essp.bench.sources import Damaged, Source
-from essp.bench.storages import Storage
+from essp.bench.storages import Storage, storages
 from essp.bench.trace import Trace
-from essp.bench.trace_files import check_path, write_trace
+from essp.bench.trace_files import check_path, traced, write_trace
 from essp.cli.console import open_console
+from essp.cli.interrupt import interruptible
 from essp.folders import written
 from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.throttled import Throttle, parse_throttle
 from essp_common.quantities import counted, duration, percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.wiring import Stores
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 5
@@ -162,7 +164,7 @@ def shown_progress(console: Console) -> Iterator[Show]:
         yield show
 
 
-def copying(show: Show, interrupted: Event) -> Callable[[int, int], None]:
+def _copying(show: Show, interrupted: Event) -> Callable[[int, int], None]:
     """Shows how many objects have been copied. Raises `KeyboardInterrupt` once the user has interrupted."""
 
     def copied(done: int, total: int) -> None:
@@ -278,11 +280,51 @@ def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: in
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def traced_folders(places: Sequence[Storage]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a benchmark reads its samples, and what it tells the user meanwhile."""
+
+    places: Sequence[Storage]
+    interrupted: Event
+    """Set once the user has pressed Ctrl-C."""
+    show: Show
+    trace: Trace | None
+    """The activity meanwhile, for `files_of`; None: it is not traced."""
+    accesses: Accesses | None
+    """Those of a trace."""
+
+
+@contextmanager
+def opened_bench(
+    source: Source,
+    stores: Stores,
+    uris: Sequence[str],
+    throttles: Sequence[tuple[str, Throttle]],
+    console: Console,
+    trace: Path | None,
+    trace_every_s: float,
+) -> Iterator[Bench]:
+    """The source in each of these stores, at each of these throttles (see `storages`). `trace`: the file of `--trace`.
+
+    Only the main thread may enter it. Raises what the stores raise, and `KeyboardInterrupt` if the user interrupts
+    while objects are copied.
+    """
+    accesses = None if trace is None else Accesses()
+    with (
+        interruptible("stopping; what was measured so far follows") as interrupted,
+        shown_progress(console) as show,
+        storages(source, stores, uris, throttles, _copying(show, interrupted)) as places,
+        traced(trace, trace_every_s, _folders(places), accesses) as traces,
+    ):
+        watched = places if accesses is None else [_noted(place, accesses) for place in places]
+        yield Bench(watched, interrupted, show, traces, accesses)
+
+
+def _folders(places: Sequence[Storage]) -> list[str]:
     """The folders whose disks a trace watches."""
     return sorted({str(Path(path).parent) for place in places for path in place.files})
 
 
-def noted(place: Storage, accesses: Accesses) -> Storage:
+def _noted(place: Storage, accesses: Accesses) -> Storage:
     """The storage with every access recorded."""
     return replace(place, source=place.source.through(lambda store: NotedStore(store, accesses)))

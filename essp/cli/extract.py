@@ -45,10 +45,7 @@ from essp_common.runtime.process import EXIT_INTERRUPTED, cpu_count
 from essp_common.wiring import Stores
 from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.preflight.checks import check
-from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.resolve import ResolvedJob, resolve
-from essp_engine.preflight.sizing import enough_budget
-from essp_engine.preflight.weights import check_weights_of_extraction
 from essp_engine.registrations import Declared
 
 _OPTIONS = {
@@ -184,7 +181,6 @@ def main(
         limits = _with_room(job)
         spec, job = spec.model_copy(update=limits), replace(job, spec=job.spec.model_copy(update=limits))
         check(job)
-        check_weights_of_extraction(job.spec, stores)
         if dry_run:
             _tell_plan(job, stores, settings, as_json)
             return
@@ -226,7 +222,7 @@ def _is_source(source: str) -> bool:
 def _with_room(job: ResolvedJob) -> dict[str, LimitsSpec]:
     """The limits of the job, with a budget that is large enough for its clips."""
     limits = job.spec.limits
-    return {"limits": limits.model_copy(update={"budget": max(limits.budget, enough_budget(job.spec, job.bounds))})}
+    return {"limits": limits.model_copy(update={"budget": max(limits.budget, job.budget.enough_bytes)})}
 
 
 def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None:
@@ -289,14 +285,13 @@ def _side_of(network: str, settings: Settings) -> int | None:
 def _complete(job: ResolvedJob, stores: Stores) -> FeatureManifest | None:
     """What the output has, if it is what this job would write."""
     output = stores.under(job.spec.output)
-    scored_by = scored_with(job.spec, stores, job.model)
-    if scored_by is None or job.spec.extract is None:
+    if job.scored_with is None or job.spec.extract is None:
         return None
     try:
         found = features.read_manifest(output)
     except PermanentError:  # there is none, or it is damaged
         return None
-    same = PartialScores(output, job.spec, job.phases.digest(), scored_by).identity == found.identity
+    same = PartialScores(output, job.spec, job.phases.digest, job.scored_with).identity == found.identity
     form = job.spec.extract.model_dump(mode="json", include={"pool", "format"})
     return found if same and form == {name: found.extract.get(name) for name in form} else None
 

@@ -18,14 +18,13 @@ from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_engine.features import registry
 from essp_engine.features.drawing import Drawing, Picture, drawing, fullest_of, grid
 from essp_engine.features.intermediates import Intermediates, extract_with
-from essp_engine.features.port import Extractor
+from essp_engine.features.port import Extractor, TrackingExtractor
 from essp_engine.features.sampling import evenly_spaced
 from essp_engine.video.geometry import output_size
 from essp_engine.video.motion_layout import motion_shape
 from essp_engine.video.probe import probe
 from essp_engine.video.reader import Reader
 from essp_engine.video.synthetic import Encoding, write_video
-from essp_extractor.features.trajectories import Trajectories
 
 _COLUMNS = 5  # frames in a picture
 
@@ -134,7 +133,7 @@ def _drawn(
 ) -> Drawing:
     """The pictures of a feature, at the size of the clip; tracks are drawn on a frame."""
     height, width = clip.shape[1:3]
-    if isinstance(extractor, Trajectories):
+    if isinstance(extractor, TrackingExtractor):
         return Drawing([_with_tracks(clip[0], extractor.paths(array))], "green: the path of a point; red: its end")
     made = drawing(array, layout, fullest)
     return made._replace(pictures=[_fitted(picture, height, width) for picture in made.pictures])

@@ -39,10 +39,10 @@ from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.decode_cost import decode_cost
+from essp_engine.preflight.budget import most_unit_clips
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.model_inputs import with_inputs
 from essp_engine.preflight.resolve import resolve_on
-from essp_engine.preflight.sizing import enough_budget, most_unit_clips
 from essp_engine.registrations import Declared
 
 TEMPLATE = """\
@@ -397,7 +397,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     view = job.phases.view(0)
     if len(view) <= _VISITS.window:
         return text
-    budget = enough_budget(spec, job.bounds)
+    budget = job.budget.enough_bytes
     cost = decode_cost(job.phases.plan(0), view, _VISITS.window, most_unit_clips(spec))
     if cost.times_less < _WORTH:
         return text

@@ -177,7 +177,7 @@ def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeNa
     phases = _phases(segments, stores)
     title = phase_title(*place)
     for number, plan in enumerate(phases.plans):
-        if (purpose_name(plan.purpose, phases.spec.extract is not None), plan.epoch) != place:
+        if (purpose_name(plan.purpose, phases.spec.kind), plan.epoch) != place:
             continue
         rows, clips = phases.view(number).rows, phases.plan(number)
         names = [rows.text("id", row) for row in range(len(rows))]
@@ -214,7 +214,7 @@ def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> di
         typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
         return None
     for number, plan in enumerate(phases.plans):
-        name = purpose_name(plan.purpose, phases.spec.extract is not None)
+        name = purpose_name(plan.purpose, phases.spec.kind)
         if (name, plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
             clip = phases.plan(number).clip(story.index, max(story.attempts.values(), default=0))
             rows = phases.view(number).rows

@@ -9,15 +9,14 @@ from typing import Annotated
 import typer
 
 from essp.cli.interrupt import interruptible
-from essp.embedded.finished import showing, statuses_in
+from essp.embedded.finished import statuses_in
+from essp.embedded.page import open_page, past_jobs
 from essp.uris import as_uri, shown
-from essp_common.distribution import require
 from essp_common.errors import NotFound
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
 from essp_common.wiring import Stores
-from essp_master.config import MasterSettings
 
 LOCALHOST = "127.0.0.1"
 _AGAIN_S = 10.0
@@ -41,18 +40,14 @@ def main(
     found = statuses_in(uri, stores)
     if not found:
         raise NotFound(f"{shown(uri)} holds no job that has run; name a folder with outputs, such as runs/")
-    for library in ("fastapi", "uvicorn"):
-        require("essp page", library)
-    from essp_master.api.local_api import LocalApi
-
     with (
-        showing(settings) as master,
-        LocalApi(MasterSettings(), host, port, reads_only=True) as api,
+        past_jobs(settings) as master,
+        open_page("essp page", host, port, reads_only=True) as page,
         interruptible("leaving") as interrupted,
     ):
         master.show(found)
-        with api.serving(master):
-            typer.echo(f"page    {api.address}\n        {counted(len(found), 'job')} of {shown(uri)}; Ctrl-C ends it")
+        with page.serving(master):
+            typer.echo(f"page    {page.address}\n        {counted(len(found), 'job')} of {shown(uri)}; Ctrl-C ends it")
             keep_up(interrupted, lambda: master.show(statuses_in(uri, stores)))
 
 

@@ -13,7 +13,6 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
 from essp_engine.preflight.resolve import resolve_on
-from essp_engine.preflight.sizing import enough_budget
 
 Recipe = Literal["scratch", "few", "many", "paper", "paper-fcvid", "extract"]
 
@@ -299,7 +298,7 @@ def recipe_text(template: str, catalog: Catalog, fields: Mapping[str, object]) -
     spec = parse_spec(text, str(fields["file"]))
     try:
         job = resolve_on(catalog, spec)
-        budget = enough_budget(spec, job.bounds)
+        budget = job.budget.enough_bytes
     except ConfigError:  # from the splits; `essp validate` reports it
         return text
     fields["clips"] = _VISIT * len(job.phases.view(0))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,22 +19,19 @@ from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
-from essp.embedded.finished import showing, statuses_in
+from essp.embedded.finished import statuses_in
+from essp.embedded.page import Page, open_page, past_jobs
 from essp.embedded.videos import check_videos
-from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
 from essp_engine.preflight.output import ANYBODY, Asked
-from essp_engine.preflight.preflight import preflight
+from essp_engine.preflight.preflight import Preflight, preflight
 from essp_engine.registrations import Declared
-from essp_master.config import MasterSettings
-
-if TYPE_CHECKING:
-    from essp_master.api.local_api import LocalApi
 
 LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
@@ -83,8 +79,8 @@ def main(
     spec, settings = load_job(job, epochs, sets, name), settings_of(servers)
     given = options_again(epochs, sets, name)
     stores = Stores(settings.stores)
-    with options_named(epochs, splits, folds, name), _served(serve, host, keep) as api:
-        options = EmbeddedOptions(fresh=fresh, api=api)
+    with options_named(epochs, splits, folds, name), _served(serve, host, keep) as page:
+        options = EmbeddedOptions(fresh=fresh, page=page)
         if divisions := divisions_of(spec, splits, folds, stores):
             again = command_again(job, option_of(splits, folds), given)
             run_all(
@@ -99,12 +95,12 @@ def main(
                     of, open_view(as_json), options, settings, verbose, yes=True
                 ),  # already asked by `checked`
             )
-            if keep and api is not None:
-                _kept(api, spec, settings)
+            if keep and page is not None:
+                _kept(page, spec, settings)
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
-        if keep and api is not None and status.state.ended:
-            _kept(api, spec, settings)
+        if keep and page is not None and status.state.ended:
+            _kept(page, spec, settings)
         if not status.state.ended:
             typer.echo(f"to continue: essp run {shlex.quote(job)}{given}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
@@ -136,7 +132,7 @@ def settings_of(servers: bool = False) -> Settings:
 
 
 @contextmanager
-def _served(port: int, host: str, keep: bool) -> Iterator[LocalApi | None]:
+def _served(port: int, host: str, keep: bool) -> Iterator[Page | None]:
     """Serve the page during the block; None without a port. `keep`: it stays after the block."""
     if not port:
         if keep:
@@ -149,21 +145,17 @@ def _served(port: int, host: str, keep: bool) -> Iterator[LocalApi | None]:
             )
         yield None
         return
-    for library in ("fastapi", "uvicorn"):
-        require("essp run --serve", library)
-    from essp_master.api.local_api import LocalApi
-
-    with LocalApi(MasterSettings(), host, port) as api:
+    with open_page("essp run --serve", host, port) as page:
         ends = "it stays until Ctrl-C" if keep else "it ends with this run (--keep: it stays), and the report stays"
-        typer.echo(f"page    {api.address}\n        {ends}", err=True)
-        yield api
+        typer.echo(f"page    {page.address}\n        {ends}", err=True)
+        yield page
 
 
-def _kept(api: LocalApi, spec: JobSpec, settings: Settings) -> None:
+def _kept(page: Page, spec: JobSpec, settings: Settings) -> None:
     """Serve the page of a job that has ended, until Ctrl-C."""
-    with showing(settings) as master, interruptible("leaving") as interrupted, api.serving(master):
+    with past_jobs(settings) as master, interruptible("leaving") as interrupted, page.serving(master):
         master.show(statuses_in(spec.output, Stores(settings.stores)))
-        typer.echo(f"page    {api.address}; Ctrl-C ends it", err=True)
+        typer.echo(f"page    {page.address}; Ctrl-C ends it", err=True)
         interrupted.wait()
 
 
@@ -184,40 +176,50 @@ def run_watched(
     settings are not ready; `Conflict` while another process runs a job in that output.
     """
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    stores = Stores(settings.stores)
-    found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
-    check_devices(spec)
-    check_videos(found, stores)
+    stores, declared = Stores(settings.stores), Declared(code=settings.code)
+    job = preflight_asking(spec, stores, options.fresh, yes, declared)
+    check_devices(job.spec)
+    check_videos(job, stores)
     if problems := failing(settings):
         raise not_ready(problems)
-    if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):
-        stopped = ", ".join(sorted(found.resume.stops))
-        but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
-    tell(found)
-    output = stores.under(spec.output)
+    _tell_if_trained(job)
+    tell(job)
+    output = stores.under(job.spec.output)
     with Claim(output, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have continued the training
-            asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
-            found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
-        status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
-        if status.state == JobState.COMPLETED and not spec.predicts:
-            typer.echo("making the report ...", err=True)
-            # Imported only now that a report is needed: plotting takes a few seconds and another library.
-            from essp.report.folder import write_report
-            from essp.report.sweeps import best_of_sweeps
-
-            report = write_report(output, stores)
-            typer.echo(f"report  {report.page}", err=True)
-            for line in best_of_sweeps(report.run):
-                typer.echo(line, err=True)
+            asked = ANYBODY if job.removes is None else Asked(replaces=job.removes.job)
+            job = preflight(spec, stores, options.fresh, declared, asked=asked)
+        status = _watched(job, view, settings, options, claim)
+        if status.state == JobState.COMPLETED and not job.spec.predicts:
+            _write_report(output, stores)
     return status
 
 
-def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
+def _tell_if_trained(job: Preflight) -> None:
+    """Say how to continue a job whose trainers are done."""
+    if job.spec.trainers and all(name in job.resume.ended for name in job.spec.trainers):
+        stopped = ", ".join(sorted(job.resume.stops))
+        but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
+        typer.echo(f"training has finished; to continue, give --epochs {2 * job.spec.epochs}{but}", err=True)
+
+
+def _write_report(output: ObjectStore, stores: Stores) -> None:
+    """Write the report, and name it with the best of each sweep."""
+    typer.echo("making the report ...", err=True)
+    # Imported only now that a report is needed: plotting takes a few seconds and another library.
+    from essp.report.folder import write_report
+    from essp.report.sweeps import best_of_sweeps
+
+    report = write_report(output, stores)
+    typer.echo(f"report  {report.page}", err=True)
+    for line in best_of_sweeps(report.run):
+        typer.echo(line, err=True)
+
+
+def _watched(job: Preflight, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
     seen = 0
     with view, interruptible("Saving a checkpoint, then exiting. Press Ctrl-C again to quit now.") as interrupted:
-        with Embedded(spec, settings, options) as embedded:
+        with Embedded(job, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):
                 claim.check()

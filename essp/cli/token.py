@@ -11,8 +11,8 @@ import typer
 from pydantic import ValidationError
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.validation import problems
-from essp_master.config import ApiToken, Right
 
 _BYTES = 32
 

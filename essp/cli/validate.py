@@ -102,17 +102,16 @@ def _print_divisions(facts: dict[str, dict[str, Any]]) -> None:
 
 def _facts(found: Preflight) -> dict[str, Any]:
     """What a job would do, in the form that `--json` prints."""
-    phases, largest = found.phases, found.max_clip_bytes
+    phases, largest = found.phases, found.budget.clip_bytes
     clips: dict[str, int] = {}
     for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
         clips[_name(purpose)] = clips.get(_name(purpose), 0) + plan.clips
-    kind = "records" if found.spec.data.records else "videos"
     return {
         "job": found.spec.name,
         "output": found.spec.output,
         "classes": len(found.classes),
         **({"records_of": _records(found)} if found.spec.data.records else {}),
-        kind: {_name(purpose): len(view) for purpose, view in phases.views},
+        f"{found.spec.data.unit}s": {_name(purpose): len(view) for purpose, view in phases.views},
         "groups": {_name(purpose): groups for purpose, view in phases.views if (groups := view.rows.groups)},
         "clips": clips,
         "most_bytes_per_clip": largest,
@@ -154,7 +153,7 @@ def _decoding(found: Preflight) -> dict[str, Any]:
     """The decoding cost of the first phase, estimated from the catalog's keyframes, compared with decoding each clip
     alone."""
     phases = found.phases
-    cost = decode_cost(phases.plan(0), phases.view(0), found.spec.sampling.issue_window, found.unit_clips)
+    cost = decode_cost(phases.plan(0), phases.view(0), found.spec.sampling.issue_window, found.budget.unit_clips)
     return {
         "sample_clips": cost.clips,
         "clips_per_pass": round(cost.clips_per_pass, 2),

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import OutputEntryStore
+from essp.embedded.page import Page
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
 from essp_common.errors import ConfigError
@@ -41,11 +42,7 @@ from essp_engine.worker.log_shipping import LogShipper
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build as build_extractor
 from essp_master.config import MasterSettings
-from essp_master.service import Master
 from essp_master.service import build as build_master
-
-if TYPE_CHECKING:
-    from essp_master.api.local_api import LocalApi
 
 S = TypeVar("S", bound=Settings)
 
@@ -77,10 +74,8 @@ class EmbeddedOptions:
 
     fresh: bool = False
     """Remove what an earlier run of the job left."""
-    checked: Preflight | None = None
-    """The preflight of exactly this job, if already made; None: the master makes it at the start."""
-    api: LocalApi | None = None
-    """The API on which users watch the job; None: it has no API."""
+    page: Page | None = None
+    """The page on which users watch the job; None: it has no page."""
     alone: bool = False
     """Write only to the job's output, whatever the environment says: no trackers, no traces, no burst buffer."""
     decoders: int = 0
@@ -92,16 +87,23 @@ class EmbeddedOptions:
 class Embedded:
     """One job with everything it needs, in this process."""
 
-    def __init__(self, spec: JobSpec, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()) -> None:
-        """Build the services. Raises `ConfigError` for a job that cannot run."""
+    def __init__(
+        self, job: JobSpec | Preflight, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()
+    ) -> None:
+        """Build the services. `job`: without its preflight, the master makes that at the start.
+
+        Raises `ConfigError` for a job that cannot run.
+        """
+        self._checked = job if isinstance(job, Preflight) else None
+        spec = job.spec if isinstance(job, Preflight) else job
         settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
-        # Closed in reverse order: the API first, then the sink, which still reads the bus, and the adapters last.
+        # Closed in reverse order: the page first, then the sink, which still reads the bus, and the adapters last.
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
-            if options.checked is None:  # otherwise its preflight has taken them from the model
+            if self._checked is None:  # otherwise its preflight has taken them from the model
                 spec = with_inputs(spec, model_of(spec, self.adapters.stores))
             self._spec = spec
             self.control = ControlFeed(self.adapters.bus)
@@ -111,7 +113,7 @@ class Embedded:
                 self.adapters.bus, OutputEntryStore(self.adapters.stores.under(spec.output)), spec.name
             )
             stack.callback(sink.close)
-            self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
+            self.master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
             decoder = _settings(DecoderSettings, settings)
             if options.decoders:
                 decoder = decoder.model_copy(update={"decoder_processes": options.decoders})
@@ -121,9 +123,9 @@ class Embedded:
             if spec.trainers and options.consumers is None:
                 workers.append(_Later(spec, self.adapters, self.control, settings))
             self._workers = _Workers(workers)
-            self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.api else nullcontext()
-            if options.api:
-                stack.enter_context(options.api.serving(self.master))
+            self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.page else nullcontext()
+            if options.page:
+                stack.enter_context(options.page.serving(self.master))
             self._resources = stack.pop_all()
         self._observed = ExitStack()
         self._options = options
@@ -142,7 +144,7 @@ class Embedded:
                 self._observed.close()
             raise
         try:
-            self.master.start(self._spec, self._options.fresh, self._options.checked)
+            self.master.start(self._spec, self._options.fresh, self._checked)
         except BaseException:
             self.close()
             raise

@@ -1,10 +1,9 @@
-"""A master that shows what jobs have left in their outputs, and runs none: for `essp page` and `essp run --keep`."""
+"""The jobs that have run in a folder, from what they left in their outputs: for `essp page` and `essp run --keep`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from essp_common.artifacts import layout
@@ -12,16 +11,12 @@ from essp_common.artifacts.history import History
 from essp_common.artifacts.neighbours import outputs_within
 from essp_common.artifacts.removal import job_at
 from essp_common.errors import EsspError
+from essp_common.job.past_status import past_status, status_by_command
 from essp_common.job.spec import stored_spec
-from essp_common.job.status import JobStatus, stored_status
+from essp_common.job.status import JobStatus
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
-from essp_common.runtime.config import Settings
-from essp_common.wiring import Adapters, Stores
-from essp_master.config import MasterSettings
-from essp_master.service import Master
-from essp_master.service import build as build_master
-from essp_master.status.status_view import status_by_command, without_events
+from essp_common.wiring import Stores
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +48,7 @@ def _last_status(output: ObjectStore, uri: str) -> JobStatus:
     """The status in the newest part of a job's history. A job that has not ended has none there."""
     newest = History(output).newest()
     if newest is not None and newest.status_json:
-        return without_events(stored_status(newest.status_json, f"the status in {uri}/{layout.HISTORY}"))
+        return past_status(newest.status_json, f"the status in {uri}/{layout.HISTORY}")
     text = output.get(layout.SPEC).decode()
     snapshot, name = JobSnapshot(spec_json=text), stored_spec(text, output.uri(layout.SPEC)).name
     found = status_by_command(Control(job=name, command=Control.STOP, reason=_OPEN, snapshot=snapshot))
@@ -69,14 +64,3 @@ def _free(name: str, taken: Collection[str]) -> str:
         number += 1
         found = f"{name} ({number})"
     return found
-
-
-@contextmanager
-def showing(settings: Settings) -> Iterator[Master]:
-    """A master within the block, with everything in memory, that lists the jobs given to its `show`."""
-    memory = settings.model_copy(update={"bus": "memory://", "cache": "memory://"})
-    adapters = Adapters.from_settings(memory)
-    try:
-        yield build_master(adapters, MasterSettings(bus="memory://", cache="memory://"), "page")
-    finally:
-        adapters.close()

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -24,19 +24,11 @@ from essp.lerobot.metadata import Metadata
 from essp.lerobot.pictures import Pictures
 from essp.lerobot.place import root_of
 from essp.lerobot.rows import Rows, keys_with
+from essp.lerobot.stream import Item, Raw, Stream, Window
 from essp.lerobot.videos import PICTURES, Moment, Videos, grouped
 from essp_common.errors import ConfigError
 from essp_common.runtime.process import cpu_count
 from essp_common.validation import shown, suggested
-
-if TYPE_CHECKING:
-    from essp.lerobot.stream import Stream
-
-Item = dict[str, Any]
-Raw = NDArray[Any] | torch.Tensor
-"""A picture before conversion: `(3, H, W)` uint8, or `(1, H, W)` uint16 codes."""
-Window = dict[str, list[int]]
-"""Camera -> the rows whose pictures an item has."""
 
 
 def collate(items: Sequence[Item]) -> Item:
@@ -237,8 +229,6 @@ class LeRobotDataset(Dataset[Item]):
         rank, world_size: take this rank's share of the items. Default: as torchrun says. Workers of a `DataLoader`
             share those of their rank.
         """
-        from essp.lerobot.stream import Stream
-
         return Stream(
             self,
             shuffle=bool(shuffle),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +19,44 @@ from torch.utils.data import IterableDataset, get_worker_info
 from essp.api.arguments import mapping_of, rendezvous_of, whole_number
 from essp_common.errors import ConfigError
 
-if TYPE_CHECKING:
-    from essp.lerobot.dataset import Item, LeRobotDataset, Raw
+Item = dict[str, Any]
+Raw = NDArray[Any] | torch.Tensor
+"""A picture before conversion: `(3, H, W)` uint8, or `(1, H, W)` uint16 codes."""
+Decoded = Mapping[tuple[str, int], Raw]
+"""The pictures of items, by camera and row."""
+Window = Mapping[str, Sequence[int]]
+"""Camera -> the rows whose pictures an item has."""
 
 _WINDOW_BYTES = 1 << 28
-_Read = tuple[Sequence[int], Mapping[tuple[str, int], "Raw"]]
+_Read = tuple[Sequence[int], Decoded]
 _Reading = Future[_Read] | None
 _LEAST_VISITS, _MOST_VISITS = 8, 64
+
+
+class Items(Protocol):
+    """What a stream takes its items from: a `LeRobotDataset`."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of the decoded pictures of one item, as uint8."""
+
+    @property
+    def visits(self) -> NDArray[np.int64]:
+        """`(episodes, 2)`: the first item of each episode, and the one after its last."""
+
+    def __len__(self) -> int: ...
+
+    def window(self, row: int) -> Window:
+        """The rows whose pictures the item of a row has."""
+
+    def pictures(self, windows: Sequence[Window]) -> Decoded:
+        """The decoded pictures of these items. Raises `BadVideo`."""
+
+    def built(self, rows: Sequence[int], pictures: Decoded) -> list[Item]:
+        """The items of these rows."""
+
+    def batch(self, rows: Sequence[int], pictures: Decoded) -> Item:
+        """The items of these rows, stacked."""
 
 
 class Stream(IterableDataset[dict[str, Any]]):
@@ -43,7 +74,7 @@ class Stream(IterableDataset[dict[str, Any]]):
 
     def __init__(
         self,
-        dataset: LeRobotDataset,
+        dataset: Items,
         *,
         shuffle: bool,
         clips_per_visit: int,
@@ -138,7 +169,7 @@ class Stream(IterableDataset[dict[str, Any]]):
         if rows and not self.drop_last:
             yield len(rows), self.dataset.batch(rows, held)
 
-    def _decoded(self, epoch: int, begin: int) -> Iterator[tuple[int, Mapping[tuple[str, int], Raw]]]:
+    def _decoded(self, epoch: int, begin: int) -> Iterator[tuple[int, Decoded]]:
         """The rows of an epoch from `begin`, each with the pictures of its window."""
         windows = self._windows(epoch, begin)
         with ThreadPoolExecutor(1, "essp-lerobot-ahead") as ahead:

@@ -75,7 +75,7 @@ class Child:
         source = pickle.loads(wanted.source)  # noqa: S301  of the parent
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
-        if source.phases.digest() != wanted.plan:
+        if source.phases.digest != wanted.plan:
             raise EsspError("the catalog has changed since this loader was made; make another one")
         batches = batches_of(source.phases, wanted.consumer)
         job, membership = source.join(wanted.consumer, wanted.start)

@@ -59,7 +59,7 @@ class ClipsProcess:
         self._folder = ""
         """Folder of the job, after it has begun."""
         wanted = Wanted(
-            pickle.dumps(source), source.phases.digest(), consumer, start, logging.getLogger().getEffectiveLevel()
+            pickle.dumps(source), source.phases.digest, consumer, start, logging.getLogger().getEffectiveLevel()
         )
         with ExitStack() as stack:
             self._slots: list[Slot] = []

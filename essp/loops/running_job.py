@@ -82,8 +82,8 @@ class OwnJob:
             settings = settings.model_copy(
                 update={"bus": "memory://", "cache": self.cache_url, "stores": (*settings.stores, root)}
             )
-            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_no_services)
-            self._embedded = Embedded(self.spec, settings, options)
+            options = EmbeddedOptions(decoders=decoders, consumers=_no_services)
+            self._embedded = Embedded(replace(found, spec=self.spec), settings, options)
             stack.enter_context(self._embedded)
             self.adapters, self.control = self._embedded.adapters, self._embedded.control
             command = self.control.wait(self.spec.name, _START_S)

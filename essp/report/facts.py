@@ -58,7 +58,7 @@ class Run:
     @property
     def unit(self) -> str:
         """The display name of its data: `video` or `record`."""
-        return "record" if self.spec.data.records else "video"
+        return self.spec.data.unit
 
     def called(self, video: str) -> str:
         """The display name of a video or record. A record is named after its source file, if it is known."""

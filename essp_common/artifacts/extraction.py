@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.trained import trained
 from essp_common.job.extract_spec import ExtractSpec
-from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.wiring import Stores
 
@@ -28,6 +27,8 @@ class Extraction(BaseModel):
     """The fused model, if the job names one."""
     weights: str = ""
     """Changes whenever the file of the weights does; empty: there is none."""
+    trained: str = ""
+    """The network that the weights are of, if they come from a trainer of another job; else empty."""
 
     def digested(self) -> dict[str, object]:
         """What determines the vectors, as JSON."""
@@ -36,22 +37,17 @@ class Extraction(BaseModel):
         return {"extract": given, "model": model, "weights": self.weights}
 
 
-def extraction_of(spec: JobSpec, stores: Stores, model: FusedModel | None) -> Extraction | None:
-    """The extraction of a job; None: it is another job. `model`: the fused model that the job names.
+def extraction_of(extract: ExtractSpec, stores: Stores, model: FusedModel | None) -> Extraction:
+    """The extraction of a job. `model`: the fused model that the job names.
 
     Raises `ConfigError` and `NotFound` for weights that do not exist, and `BadCheckpoint`.
     """
-    if spec.extract is None:
-        return None
-    weights = "" if spec.extract.weights is None else _version_of(spec.extract.weights, stores)
-    return Extraction(extract=spec.extract, model=model, weights=weights)
-
-
-def _version_of(weights: str, stores: Stores) -> str:
-    if weights.startswith(PACKAGE):
-        return weights
+    weights = extract.weights or ""
+    if not weights or weights.startswith(PACKAGE):
+        return Extraction(extract=extract, model=model, weights=weights)
     if (other := trained(stores, weights)) is not None:
-        return other.origin.sha256
+        network = other.manifest.model.name
+        return Extraction(extract=extract, model=model, weights=other.origin.sha256, trained=network)
     store, key = stores.resolve(weights)
     info = store.head(key)
-    return f"{info.size_bytes} {info.etag}"
+    return Extraction(extract=extract, model=model, weights=f"{info.size_bytes} {info.etag}")

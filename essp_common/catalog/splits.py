@@ -58,7 +58,7 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     The default names `validation` and `test` may be missing from the catalog (the first is then carved, the second
     omitted); any other missing name is an error. Raises `ConfigError`, naming the existing splits.
     """
-    train = _named(catalog, canonical_split(data.train), "data.train")
+    train = _named(catalog, data.train, "data.train")
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
     if validation is not None:
@@ -104,19 +104,16 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     Raises `ConfigError`, naming the existing splits.
     """
     if data.consumed == "test":
-        return _named(catalog, canonical_split(data.test or "test"), "data.consumed")
-    train = _named(catalog, canonical_split(data.train), "data.train") if data.consumed == "train" else None
-    if train is not None and not data.validation_fraction:
-        return train
+        return _named(catalog, data.test or "test", "data.consumed")
+    trains = data.consumed == "train"
+    if trains and not data.validation_fraction:
+        return _named(catalog, data.train, "data.train")
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     if validation is not None:
-        return validation if train is None else train
-    if train is not None:
-        left, _ = _carved(catalog, train, data, "set it to 0 and train on all")
-        return left
-    divided = _named(catalog, canonical_split(data.train), "data.train")
-    _, aside = _carved(catalog, divided, data, "take another split (data.consumed)")
-    return aside
+        return _named(catalog, data.train, "data.train") if trains else validation
+    instead = "set it to 0 and train on all" if trains else "take another split (data.consumed)"
+    left, aside = _carved(catalog, _named(catalog, data.train, "data.train"), data, instead)
+    return left if trains else aside
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:
@@ -265,7 +262,8 @@ def together(rows: Rows) -> NDArray[np.int64]:
     return numbered
 
 
-def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
+def _named(catalog: Catalog, split: str, field: str) -> CatalogView:
+    name = canonical_split(split)
     view = catalog.view(name)
     if len(view):
         return view
@@ -275,14 +273,12 @@ def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
             field=field,
             code="empty",
         )
-    there = suggested(name, [split or "(none)" for split in catalog.splits])
+    there = suggested(name, [other or "(none)" for other in catalog.splits])
     raise ConfigError(f"the catalog has no split {name!r}; {there}", field=field, code="unknown")
 
 
-def _optional(catalog: Catalog, name: str | None, default: str | None, field: str) -> CatalogView | None:
-    if name is None:
+def _optional(catalog: Catalog, split: str | None, default: str | None, field: str) -> CatalogView | None:
+    """None if no split is wanted, or if the default one is not there."""
+    if split is None or (canonical_split(split) == default and default not in catalog.splits):
         return None
-    canonical = canonical_split(name)
-    if canonical == default and canonical not in catalog.splits:
-        return None
-    return _named(catalog, canonical, field)
+    return _named(catalog, split, field)

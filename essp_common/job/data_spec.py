@@ -104,6 +104,11 @@ class DataSpec(Section):
         return self
 
     @property
+    def unit(self) -> Literal["video", "record"]:
+        """What it consists of."""
+        return "record" if self.records else "video"
+
+    @property
     def record_sets(self) -> dict[Literal["train", "validation", "test"], str]:
         """Split -> the URI of its data set of records; empty if the job uses a catalog."""
         found: dict[Literal["train", "validation", "test"], str] = {

@@ -43,6 +43,8 @@ from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.runtime import ids
 from essp_common.validation import problems, suggested, unreadable, wrong
 
+JobKind = Literal["train", "predict", "extract", "feed"]
+"""`feed`: the user's own loops consume its clips."""
 MOST_STREAMS = 64
 MOST_CANDIDATES = 256
 """Strategies of one job, counting every combination of their parameters."""
@@ -477,6 +479,15 @@ class JobSpec(Section):
     def sweeps(self) -> dict[str, tuple[str, ...]]:
         """Sweep -> the trainers it was expanded to."""
         return sweeps_of(self.trainers)
+
+    @property
+    def kind(self) -> JobKind:
+        """What the job is for."""
+        if self.consumers:
+            return "feed"
+        if self.extract is not None:
+            return "extract"
+        return "train" if self.predictor is None else "predict"
 
     @property
     def predicts(self) -> bool:

@@ -12,12 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.errors import ConfigError
+from essp_common.job.spec import JobKind
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.validation import unreadable
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict", "extract"]
-JobKind = Literal["train", "predict", "extract", "feed"]
-"""`feed`: the user's own loops consume its clips."""
 PURPOSES: dict[int, PurposeName] = {
     TRAIN: "train",
     VALIDATION: "validation",
@@ -57,10 +56,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-def purpose_name(purpose: int, extracts: bool = False) -> PurposeName | None:
-    """The name of a phase's purpose; None if a later version has added it. `extracts`: in a job that writes features,
-    whose only phase is a prediction to the workers, and `extract` to users."""
-    return "extract" if extracts and purpose == PREDICT else PURPOSES.get(purpose)
+def purpose_name(purpose: int, kind: JobKind = "train") -> PurposeName:
+    """The name of a phase's purpose in a job of this kind: the only phase of one that writes features is a prediction
+    to the workers, and `extract` to users. Raises `KeyError` if a later version has added it (see `PURPOSES`)."""
+    return "extract" if kind == "extract" and purpose == PREDICT else PURPOSES[purpose]
 
 
 def phase_title(purpose: str, epoch: int) -> str:

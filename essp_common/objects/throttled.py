@@ -28,9 +28,9 @@ from typing import BinaryIO
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.objects.ranged import RangedFile
+from essp_common.objects.wrapper import StoreWrapper
 from essp_common.quantities import parse_bytes
 from essp_common.runtime.forks import Mutex
-from essp_common.runtime.troubles import Troubles
 
 PIECE_BYTES = 2**18
 """Bytes that a request moves before others have their turn on the link."""
@@ -138,7 +138,7 @@ class Device:
             return self._link_free_s
 
 
-class ThrottledStore:
+class ThrottledStore(StoreWrapper):
     """An `ObjectStore` that delegates to another one, with a delay."""
 
     def __init__(
@@ -149,7 +149,7 @@ class ThrottledStore:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """`device`: shared by all stores that should be on one device."""
-        self._store = store
+        super().__init__(store)
         self._device = device
         self._clock = clock
         self._sleep = sleep
@@ -197,23 +197,6 @@ class ThrottledStore:
         """Return a file that is read in ranges, each one request, as in any object store."""
         info = self.head(key)
         return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self.get(key, at, size)))
-
-    def local_path(self, key: str) -> str | None:
-        """Return None."""
-        self._store.local_path(key)  # refuses an invalid key
-        return None
-
-    def unwritable(self) -> str:
-        """Return the answer of the underlying store."""
-        return self._store.unwritable()
-
-    def troubles(self) -> Troubles:
-        """Return the troubles of the underlying store."""
-        return self._store.troubles()
-
-    def uri(self, key: str) -> str:
-        """Return the URI in the underlying store."""
-        return self._store.uri(key)
 
     def below(self, folder: str) -> ThrottledStore:
         """Return the store for a folder, on the same device."""

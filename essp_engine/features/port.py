@@ -7,6 +7,7 @@ from it, and a trainer its input layer. `setup` imports libraries such as OpenCV
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -79,6 +80,14 @@ class Extractor(Protocol):
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[Any]:
         """The feature of `clip`, `(T, H, W, 3) uint8, RGB`. Does not modify `clip`."""
+
+
+@runtime_checkable
+class TrackingExtractor(Extractor, Protocol):
+    """An extractor whose feature holds tracks of points; `essp extractor preview` draws them on the frames."""
+
+    def paths(self, feature: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+        """The points of each track of a result: x and y in px, `(n, 2)`."""
 
 
 @runtime_checkable

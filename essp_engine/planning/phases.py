@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.rows import Rows
@@ -40,7 +40,7 @@ class Phases:
         self._views = _views(spec, catalog)
         self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
         self.plan = lru_cache(maxsize=8)(self._plan)
-        sizes = {purpose: len(self._plan_over(view, spec.sampling, purpose, 0)) for purpose, view in self.views}
+        sizes = {purpose: len(self.plan(self.order.index((purpose, 0)))) for purpose in self._views}
         self.plans = tuple(PhasePlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
 
     @property
@@ -52,6 +52,7 @@ class Phases:
         """The videos of a phase."""
         return self._views[self.order[number][0]]
 
+    @cached_property
     def digest(self) -> int:
         """A digest of the plans, from 256 clips of each phase of the first epoch; it is the same for every rank.
 
@@ -60,6 +61,7 @@ class Phases:
         """
         return self._digest_of({purpose for purpose, _ in self.order})
 
+    @cached_property
     def training_digest(self) -> int:
         """The digest of only the first epoch and its validation, which does not change if the job gets more epochs."""
         return self._digest_of((TRAIN, VALIDATION))

@@ -6,12 +6,12 @@ checks.py             do its settings fit data, model, features and each other: 
 extraction_checks.py  the same for jobs that write features
 advice.py             what is legal but probably a mistake
 streams.py            what decoders and extractors compute: sizes of clips, shapes of streams
-sizing.py             how large clips can get, and how many the budget has to hold
+sizing.py             how large clips can get
+budget.py             how many of them the budget has to hold
 seeds.py              tries the first work units
 model_inputs.py       gives a job with a fused model the inputs of that model
-weights.py            the weights that trainers start from
+weights.py            the weights that networks start from
 output.py             whose output a folder is, and what of it may be continued or removed
 place.py              whether the output is a folder of its own
 resume.py             where trainers and predictors resume
-refusal.py            reports all problems at once
 """

@@ -17,8 +17,8 @@ from essp_common.records.rows import UNLABELLED
 from essp_engine.planning.phases import Phases
 from essp_engine.planning.plan import empty_classes
 from essp_engine.planning.share import Share
+from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.resolve import ResolvedJob
-from essp_engine.preflight.sizing import catch_up_bytes, uncoupled_budget
 
 _HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
@@ -40,7 +40,7 @@ def advice(job: ResolvedJob, asked: JobSpec, known: JobSpec | None) -> tuple[str
         *_of_trainers(phases),
         *_of_visits(phases),
         *_of_places(phases),
-        *_of_budget(job.spec, job.bounds),
+        *_of_budget(job.budget),
         *_of_more_epochs(known, job.spec),
         *_of_fewer_epochs(asked, job.spec),
     )
@@ -79,15 +79,15 @@ def _of_labels(job: ResolvedJob) -> Iterator[str]:
 def _of_classes(phases: Phases) -> Iterator[str]:
     if phases.spec.predicts:
         return
-    view, kind = phases.view(0), _kind(phases.spec)
+    view, unit = phases.view(0), phases.spec.data.unit
     if missing := empty_classes(view):
-        yield f"no usable training {kind} of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
+        yield f"no usable training {unit} of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
     videos = np.diff(view.class_begin)
     single = [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]
     if single and phases.spec.data.consumed == "train":
-        yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
+        yield f"a single training {unit} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
     if phases.spec.trainers and phases.spec.data.targets == "class" and len(view.classes) == 1:
-        yield f"every training {kind} is of one class, {view.classes[0]}: every answer is right, so nothing is learned"
+        yield f"every training {unit} is of one class, {view.classes[0]}: every answer is right, so nothing is learned"
 
 
 def _of_ranks(phases: Phases) -> Iterator[str]:
@@ -106,9 +106,10 @@ def _of_splits(phases: Phases) -> Iterator[str]:
     spec = phases.spec
     if not spec.trainers:
         return
+    unit = spec.data.unit
     if spec.data.validation is None:
         yield (
-            f"data.validation is null: {percent(spec.data.validation_fraction, 0)} of the training {_kind(spec)}s are "
+            f"data.validation is null: {percent(spec.data.validation_fraction, 0)} of the training {unit}s are "
             f"set aside, whatever {'records_validation says' if spec.data.records else 'splits the catalog has'}"
         )
     if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
@@ -116,8 +117,7 @@ def _of_splits(phases: Phases) -> Iterator[str]:
             "data.records_test is not given" if spec.data.records else f"the catalog has no split {spec.data.test!r}"
         )
         yield (
-            f"{missing}, so the model is not measured on unseen {_kind(spec)}s; `data.test: null` says "
-            "that this is intended"
+            f"{missing}, so the model is not measured on unseen {unit}s; `data.test: null` says that this is intended"
         )
     if shared := straddling((Purpose.Name(purpose).lower(), view.rows) for purpose, view in phases.views):
         group, names = next(iter(shared.items()))
@@ -228,17 +228,14 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 
 
-def _of_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
-    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
-        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+def _of_budget(budget: Budget) -> Iterator[str]:
+    spec = budget.spec
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not budget.catch_up_bytes:
+        needed = -(-budget.uncoupled_bytes // 2**20)
         yield (
             "limits.budget is too small to let trainers run apart, so all keep in step with the slowest; "
             f"raise it to {needed}MiB or more, or set limits.coupled: true"
         )
-
-
-def _kind(spec: JobSpec) -> str:
-    return "record" if spec.data.records else "video"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -22,9 +22,13 @@ from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.validation import refuse, suggested
 from essp_engine.aggregation.candidates import candidates
 from essp_engine.planning.planned_clip import WHOLE
-from essp_engine.preflight.extraction_checks import network_exists, network_reads_streams, vectors_are_alike
+from essp_engine.preflight.extraction_checks import (
+    network_exists,
+    network_reads_streams,
+    vectors_are_alike,
+    weights_are_of_network,
+)
 from essp_engine.preflight.resolve import ResolvedJob
-from essp_engine.preflight.sizing import budget_problem
 from essp_engine.preflight.streams import Stream
 from essp_engine.registrations import TrainerRow, row_for
 from essp_engine.video.motion_layout import CODECS
@@ -401,7 +405,7 @@ def _normalisation(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _budget(job: ResolvedJob) -> Iterator[ConfigError]:
-    if problem := budget_problem(job.spec, job.bounds):
+    if problem := job.budget.problem:
         yield problem
 
 
@@ -427,6 +431,7 @@ CHECKS: tuple[Check, ...] = (
     _colour_changes,
     _normalisation,
     network_exists,
+    weights_are_of_network,
     network_reads_streams,
     vectors_are_alike,
     _budget,

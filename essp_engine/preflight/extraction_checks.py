@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from essp_common.artifacts.extraction import Extraction
 from essp_common.errors import ConfigError
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import ENCODERS, known_model
@@ -32,6 +33,17 @@ def network_exists(job: ResolvedJob) -> Iterator[ConfigError]:
         known_model(name, job.declared.code)
     except ConfigError as error:
         yield error.within("extract.network")
+
+
+def weights_are_of_network(job: ResolvedJob) -> Iterator[ConfigError]:
+    """A trainer names its network. A file does not; there the predictor finds out."""
+    found, network = job.scored_with, _network(job)
+    if isinstance(found, Extraction) and found.trained not in ("", network):
+        yield ConfigError(
+            f"{found.extract.weights} contains weights of {found.trained}, not {network}; set network: {found.trained}",
+            field="extract.weights",
+            code="conflict",
+        )
 
 
 def network_reads_streams(job: ResolvedJob) -> Iterator[ConfigError]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from essp_common.artifacts.extraction import Extraction, extraction_of
 from essp_common.artifacts.fused_model import FusedModel, open_model
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.spec import JobSpec, PredictorSpec
 from essp_common.validation import refuse
@@ -30,17 +29,6 @@ def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:
         return open_model(stores, uri)[1]
     except (ConfigError, PermanentError) as error:
         raise ConfigError.at(field, error) from error
-
-
-def scored_with(spec: JobSpec, stores: Stores, model: FusedModel | None) -> FusedModel | Extraction | None:
-    """What predictors compute from the clips of a job; None: they do not work on it. `model`: from `model_of`.
-
-    Raises `ConfigError` for weights that cannot be read.
-    """
-    try:
-        return extraction_of(spec, stores, model) or model
-    except (ConfigError, NotFound, PermanentError) as error:
-        raise ConfigError.at("extract.weights", error) from error
 
 
 def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:

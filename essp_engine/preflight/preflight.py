@@ -3,10 +3,9 @@
 The master (at the start of a job), `essp run` and `essp validate` call `preflight`, so they refuse the same jobs in the
 same words. A job passes through these modules once, in this order:
 
-    resolve.py   opens what the job names: model, records, catalog, splits, features
+    resolve.py   opens what the job names: model, weights, records, catalog, splits, features
     checks.py    compares settings with that and with each other, and reports all problems at once
-    sizing.py    divides clips into work units
-    seeds.py     builds the messages of the first units
+    seeds.py     builds the messages of the first work units
     place.py     checks that the job writes to a folder of its own
     output.py    checks whose work is in that folder, and what would be removed
     resume.py    reads where each consumer resumes
@@ -17,47 +16,34 @@ Writing is left to `start_run.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from essp_common.artifacts.removal import Removal
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
-from essp_engine.planning.phases import Phases
 from essp_engine.preflight.advice import advice
 from essp_engine.preflight.checks import check
-from essp_engine.preflight.model_inputs import scored_with
 from essp_engine.preflight.output import ANYBODY, Asked, check_owner, open_output, removal
 from essp_engine.preflight.place import check_place
-from essp_engine.preflight.resolve import resolve
+from essp_engine.preflight.resolve import PlannedJob, resolve
 from essp_engine.preflight.resume import ResumePoints, resume_points
 from essp_engine.preflight.seeds import try_seeds
-from essp_engine.preflight.sizing import enough_budget, unit_clips
-from essp_engine.preflight.weights import check_weights, check_weights_of_extraction
+from essp_engine.preflight.weights import check_weights
 from essp_engine.registrations import NOTHING, Declared
-from essp_engine.seeding.clip_parts import ClipParts
 
 
-@dataclass(frozen=True)
-class Preflight:
+@dataclass(frozen=True, kw_only=True)
+class Preflight(PlannedJob):
     """A job that can begin, and what its run needs."""
 
-    spec: JobSpec
     fresh: bool
     """The job starts over."""
     removes: Removal | None
     """What a start removes: the work of an earlier job in the output, this one or another; None: nothing."""
-    classes: tuple[str, ...]
-    """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
-    phases: Phases
     layouts: Mapping[str, FeatureLayout]
     """Stream -> how to read its values."""
-    parts: ClipParts
-    bounds: Sequence[Sequence[int]]
-    """For each phase, the most bytes of each part of a clip."""
-    unit_clips: int
-    """Most clips of one work unit."""
     resume: ResumePoints
     """Where each consumer would begin."""
     warnings: tuple[str, ...]
@@ -65,20 +51,9 @@ class Preflight:
 
     def with_budget(self, least_clips: int) -> Preflight:
         """The same job with a budget that is sufficient and holds at least this many clips."""
-        budget = max(least_clips * self.max_clip_bytes, enough_budget(self.spec, self.bounds))
+        budget = max(least_clips * self.budget.clip_bytes, self.budget.enough_bytes)
         limits = self.spec.limits.model_copy(update={"budget": budget})
-        spec = self.spec.model_copy(update={"limits": limits})
-        return replace(self, spec=spec, unit_clips=unit_clips(spec, self.bounds))
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The names of the labels, if each label is learned independently; None: the job learns classes."""
-        return None if self.spec.data.targets == "class" else self.classes
-
-    @property
-    def max_clip_bytes(self) -> int:
-        """Upper bound of a clip and its features together."""
-        return max(sum(parts) for parts in self.bounds)
+        return replace(self, spec=self.spec.model_copy(update={"limits": limits}))
 
 
 def preflight(
@@ -102,11 +77,7 @@ def preflight(
     output = open_output(spec, stores)
     job = resolve(spec, stores, declared, None if fresh or continues else output.job)
     check(job)
-    check_weights_of_extraction(job.spec, stores)
-
-    # Sizes come after the checks: the budget limits the size of a work unit, so it must be large enough.
-    clips = unit_clips(job.spec, job.bounds)
-    try_seeds(job, clips)
+    try_seeds(job)
 
     # The output comes last, because listing it may take long. Its removal comes after everything else, because users
     # may be asked whether to remove another job's work, and should be asked only for a job that can begin.
@@ -116,20 +87,18 @@ def preflight(
     resume = ResumePoints.of_nothing(job.spec)
     if not fresh:
         known = check_owner(output, job.spec, asked, continues)
-        scorer = scored_with(job.spec, stores, job.model)
-        resume = resume_points(job.spec, job.phases, output.store, scorer)
+        resume = resume_points(job.spec, job.phases, output.store, job.scored_with)
     check_weights(job.spec, stores, resume.manifests)
     removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(
         spec=job.spec,
-        fresh=fresh,
-        removes=removes,
         classes=job.classes,
         phases=job.phases,
-        layouts={name: stream.layout for name, stream in job.streams.items()},
         parts=job.parts,
         bounds=job.bounds,
-        unit_clips=clips,
+        fresh=fresh,
+        removes=removes,
+        layouts={name: stream.layout for name, stream in job.streams.items()},
         resume=resume,
         warnings=advice(job, spec, known),
     )

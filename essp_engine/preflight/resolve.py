@@ -1,4 +1,5 @@
-"""Opens everything that the specification of a job names: its model, records, catalog, splits and features.
+"""Opens what the specification of a job names: its model, the weights that it extracts with, records, catalog, splits
+and features.
 
 Each is opened once, here. Checks, sizes and advice use the `ResolvedJob` and open nothing.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from essp_common.artifacts.extraction import Extraction
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import COLUMN as LABELS
@@ -19,39 +21,54 @@ from essp_common.records.rows import FIELDS, open_data
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
+from essp_engine.preflight.budget import Budget
 from essp_engine.preflight.model_inputs import model_of, with_inputs
 from essp_engine.preflight.sizing import parts_of, sizes_of, with_batches
 from essp_engine.preflight.streams import Stream, decoded_clips, streams_of
+from essp_engine.preflight.weights import scored_with
 from essp_engine.registrations import NOTHING, Declared
 from essp_engine.seeding.clip_parts import ClipParts
 
 
-@dataclass(frozen=True)
-class ResolvedJob:
-    """A job with its data, model and features; whether they are compatible is for `checks.py` to say.
-
-    It refers to the whole catalog, so do not keep it while the job runs.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job with its clips: which they are, and how large they can get."""
 
     spec: JobSpec
     """The job, completed: with the inputs of its model, the versions of its records, and any epochs added before."""
-    model: FusedModel | None
-    """The model of a predict job; None: it is not a predict job."""
-    catalog: Catalog
     classes: tuple[str, ...]
     """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
-    streams: Mapping[str, Stream]
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
-    declared: Declared
-    """What the job may name although the code is not installed here."""
+
+    @property
+    def budget(self) -> Budget:
+        """What its budget has to hold."""
+        return Budget(self.spec, self.bounds)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the labels, if each label is learned independently; None: the job learns classes."""
         return None if self.spec.data.targets == "class" else self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedJob(PlannedJob):
+    """A job with its data, model and features; whether they are compatible is for `checks.py` to say.
+
+    It refers to the whole catalog, so do not keep it while the job runs.
+    """
+
+    model: FusedModel | None
+    """The fused model that it uses; None: it uses none."""
+    scored_with: FusedModel | Extraction | None
+    """What predictors compute from its clips; None: they do not work on it."""
+    catalog: Catalog
+    streams: Mapping[str, Stream]
+    declared: Declared
+    """What the job may name although the code is not installed here."""
 
 
 def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: JobSpec | None = None) -> ResolvedJob:
@@ -63,13 +80,18 @@ def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: 
     """
     model = model_of(spec, stores)
     spec = _with_epochs(_with_versions(with_inputs(spec, model), stores, known), known)
-    return resolve_on(_opened(spec, stores), spec, declared, model)
+    scorer = scored_with(spec, stores, model)
+    return resolve_on(_opened(spec, stores), spec, declared, model, scorer)
 
 
 def resolve_on(
-    catalog: Catalog, spec: JobSpec, declared: Declared = NOTHING, model: FusedModel | None = None
+    catalog: Catalog,
+    spec: JobSpec,
+    declared: Declared = NOTHING,
+    model: FusedModel | None = None,
+    scorer: FusedModel | Extraction | None = None,
 ) -> ResolvedJob:
-    """Resolve a job whose catalog and model are open. Raises `ConfigError` as `resolve`."""
+    """Resolve a job whose catalog, model and weights are open. Raises `ConfigError` as `resolve`."""
     classes = _classes(spec, catalog)
     phases = Phases(spec, catalog)
     clips = {purpose: decoded_clips(spec, view) for purpose, view in phases.views}
@@ -81,7 +103,18 @@ def resolve_on(
     }
     bounds = [largest[purpose] for purpose, _ in phases.order]
     spec = phases.spec = with_batches(spec, sizes.values())
-    return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
+    return ResolvedJob(
+        spec=spec,
+        classes=classes,
+        phases=phases,
+        parts=parts,
+        bounds=bounds,
+        model=model,
+        scored_with=scorer,
+        catalog=catalog,
+        streams=streams,
+        declared=declared,
+    )
 
 
 def _with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobSpec:

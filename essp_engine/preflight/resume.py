@@ -53,7 +53,7 @@ def resume_points(
 ) -> ResumePoints:
     """Read where each consumer resumes. Raises `BadCheckpoint` if a trainer has checkpoints, but none is whole.
 
-    `model`: what predictors score with (`model_inputs.scored_with`). `verified`: checkpoints that were read before;
+    `model`: what predictors score with (`weights.scored_with`). `verified`: checkpoints that were read before;
     they are not read again if they are still the newest. `run`: the fence of a run that begins, whose predictor then
     has to score with this model; 0: no run begins.
     """
@@ -82,7 +82,7 @@ def _scored(
     spec: JobSpec, output: ObjectStore, phases: Phases, model: FusedModel | Extraction, run: int
 ) -> dict[str, Position]:
     """Where the consumers of a predict job resume."""
-    scored = PartialScores(output, spec, phases.digest(), model)
+    scored = PartialScores(output, spec, phases.digest, model)
     if run:
         scored.bind(run)
     [plan] = phases.plans

@@ -9,10 +9,13 @@ from essp_engine.seeding.instructions import IssueUnits
 from essp_engine.seeding.message_builder import MessageBuilder
 
 
-def try_seeds(job: ResolvedJob, unit_clips: int) -> None:
-    """Build the first work units of each kind of phase, as the master will. Raises `ConfigError` if one cannot be
-    built."""
-    messages = MessageBuilder(job.spec, job.phases, 0, job.labels)
+def try_seeds(job: ResolvedJob) -> None:
+    """Build the first work units of each kind of phase, as the master will. After the checks: the budget, which must be
+    large enough, limits the size of a unit.
+
+    Raises `ConfigError` if one cannot be built.
+    """
+    messages, unit_clips = MessageBuilder(job.spec, job.phases, 0, job.labels), job.budget.unit_clips
     seen: set[Purpose] = set()
     for number, (purpose, _) in enumerate(job.phases.order):
         if purpose in seen:

@@ -1,4 +1,4 @@
-"""Checks the weights that trainers start from: they must exist, and must be those of the same network."""
+"""The weights that networks start from: they must exist, and must be those of the same network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterator
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.extraction import Extraction, extraction_of
+from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.removal import job_at
 from essp_common.artifacts.trained import folder_of, trained
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import PACKAGE, weights_of
 from essp_common.validation import refuse
@@ -21,15 +23,21 @@ def check_weights(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> N
     refuse(_problems(spec, stores, resuming))
 
 
-def check_weights_of_extraction(spec: JobSpec, stores: Stores) -> None:
-    """Raises `ConfigError` for the weights of the network whose embeddings a job writes."""
-    extract = spec.extract
-    if extract is None or extract.network is None or extract.weights is None or extract.weights.startswith(PACKAGE):
-        return
+def scored_with(spec: JobSpec, stores: Stores, model: FusedModel | None) -> FusedModel | Extraction | None:
+    """What predictors compute from the clips of a job; None: they do not work on it. `model`: from `model_of`.
+
+    Raises `ConfigError` for weights that cannot be read.
+    """
+    extract, field = spec.extract, "extract.weights"
+    if extract is None:
+        return model
     try:
-        _check_start(spec, extract.network, extract.weights, stores)
-    except (ConfigError, NotFound, BadCheckpoint) as error:
-        raise ConfigError.at("extract.weights", error) from error
+        return extraction_of(extract, stores, model)
+    except NotFound as error:
+        remedy = _remedy(stores, extract.weights or "", extract.network or "")
+        raise ConfigError(f"{error}; {remedy}", field=field, code="not_found") from error
+    except (ConfigError, PermanentError) as error:
+        raise ConfigError.at(field, error) from error
 
 
 def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Iterator[ConfigError]:
@@ -43,7 +51,7 @@ def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Itera
 
 
 def _check_start(spec: JobSpec, network: str, weights: str, stores: Stores) -> None:
-    if spec.trainers and (weights == spec.output or weights.startswith(f"{spec.output}/")):
+    if weights == spec.output or weights.startswith(f"{spec.output}/"):
         raise ConfigError(
             f"{weights} is in the output of this job, whose trainers run at the same time; train these weights in "
             "another job first",
@@ -57,10 +65,7 @@ def _check_start(spec: JobSpec, network: str, weights: str, stores: Stores) -> N
         except NotFound as error:
             raise NotFound(f"{error}; {_remedy(stores, weights, network)}") from error
     elif (model := other.manifest.model.name) != network:
-        named = "model" if spec.trainers else "network"
-        raise ConfigError(
-            f"{weights} contains weights of {model}, not {network}; set {named}: {model}", code="conflict"
-        )
+        raise ConfigError(f"{weights} contains weights of {model}, not {network}; set model: {model}", code="conflict")
 
 
 def _remedy(stores: Stores, weights: str, network: str) -> str:

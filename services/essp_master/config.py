@@ -4,40 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.runtime.config import Settings
 from essp_common.runtime.login import secret_in
 
 Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
-
-
-class Right(StrEnum):
-    """A token's scope; `services/essp_master/api/guard.py` lists which request needs which."""
-
-    METRICS = "metrics"
-    READ = "read"
-    OPERATE = "operate"
-    REGISTER = "register"
-    ADMIN = "admin"
-
-
-class ApiToken(BaseModel):
-    """A credential for the API. `essp token NAME` generates one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    name: str = Field(min_length=1, max_length=64)
-    """Appears in the log of registrations."""
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Digest of the token: the master need not know the token itself."""
-    scopes: frozenset[Right] = Field(min_length=1)
-    team: str = Field("", max_length=64)
-    """The team whose jobs its bearer starts, sees and changes (`ESSP_TEAMS`); empty for jobs without a team."""
 
 
 class Team(BaseModel):

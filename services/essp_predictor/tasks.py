@@ -108,14 +108,13 @@ class _Extraction:
     ) -> None:
         self._spec, self._layouts, self._stores = spec, layouts, stores
         self._device, self._code = device, code
+        if spec.extract is None:
+            raise ValueError(f"job {spec.name} neither predicts nor extracts")
         fused = None
         if spec.fused_model is not None:
             self._folder, fused = open_model(stores, spec.fused_model[1])
-        extraction = extraction_of(spec, stores, fused)
-        if spec.extract is None or extraction is None:
-            raise ValueError(f"job {spec.name} neither predicts nor extracts")
         self._extract = spec.extract
-        self.model = extraction
+        self.model = extraction_of(spec.extract, stores, fused)
         self.classes = CLASSES
         self._weights = None
         if spec.extract.network is not None:

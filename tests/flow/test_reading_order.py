@@ -19,7 +19,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import FRAMES
 from essp_engine.decoding.sandbox import Outcome, Sandbox
 from essp_engine.planning import work_units
-from essp_engine.preflight import sizing
+from essp_engine.preflight import budget
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 
@@ -93,8 +93,8 @@ def test_evaluation_reads_each_video_once_in_time_order_and_training_at_random(
         monkeypatch.setattr(work_units, "PIECE_PIXELS", 1)
         monkeypatch.setattr(work_units, "_LONG_PIXELS", 1)
     if messages == 2:
-        monkeypatch.setattr(sizing, "_UNIT_CLIPS", 3)
-        monkeypatch.setattr(sizing, "_UNIT_FRAMES", 3 * 4)
+        monkeypatch.setattr(budget, "_UNIT_CLIPS", 3)
+        monkeypatch.setattr(budget, "_UNIT_FRAMES", 3 * 4)
     trace = traced(learning_from_features(make_job(clips=24), clips), monkeypatch)
     phases = {(TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (EMBED, 0), (TEST, 0)}
     assert set(trace.issued) == set(trace.decoded) == phases, "the aggregator reads features alone"

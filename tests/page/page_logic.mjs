@@ -7,12 +7,12 @@ import { byClock, momentsOf, namesOf, overTime, rates } from "./course.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
 import { readable, signed } from "./docs.js";
-import { chosen, eventWords, groupOf } from "./events.js";
+import { eventWords, filters as eventFilters, groupOf } from "./events.js";
 import { DEFAULTS, jobText, partsOf, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
 import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
 import { groupWords, loadJobs, narrowed, sorted } from "./jobs.js";
-import { chosenLines, levelGroup, watchLogs } from "./logs.js";
+import { filters as lineFilters, watchLogs } from "./logs.js";
 import { previewWords } from "./previews.js";
 import { CLOCK, EPOCHS, logTicks, passed, range, smoothed, ticks, timeTicks } from "./scales.js";
 import { currentSettings, differences, leaves } from "./settings.js";
@@ -175,8 +175,9 @@ const events = [
 assert.deepEqual(events.slice(0, 3).map(eventWords), [
   "one: validation, epoch 1: loss 1.234, top-1 by video 50.0 %, 27 clips in 0.3 s", "one: saved a checkpoint after 320 clips", "decoder: a.mp4: <b>moov</b> is missing"]);
 assert.deepEqual(events.map(groupOf), ["results", "checkpoints", "problems", "course"]);
-assert.deepEqual(chosen(events, new Set(["course", "results"]), "").map(event => event.kind), ["failure", "checkpoint"]);
-assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["failure"]);
+const wanted = (filters, items, without, text) => Object.assign(filters, { without: new Set(without), text }).wanted(items);
+assert.deepEqual(wanted(eventFilters, events, ["course", "results"], "").map(event => event.kind), ["failure", "checkpoint"]);
+assert.deepEqual(wanted(eventFilters, events, [], "MOOV").map(event => event.kind), ["failure"]);
 
 // Results, and what to do next.
 assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
@@ -198,15 +199,11 @@ assert.deepEqual([0.34, 40, 600, 12600, 200000, null].map(duration), ["0.3 s", "
 assert.deepEqual([5, 2 ** 21, 300 * 2 ** 30, null].map(size), ["5 B", "2.0 MiB", "300 GiB", "–"]);
 assert.equal(consumerTitle("trainer.a.b"), "trainer a.b");
 
-// Lines of the logs: newest first, by level, pool and text; the text is looked for in tracebacks, too.
-const logged = [["INFO", "decoder", "started", ""], ["WARNING", "extractor.flow", "slow", ""], ["CRITICAL", "decoder", "died", "ValueError: Inner"]]
-  .map(([level, pool, event, error], id) => ({ id, level, pool, event, error, worker: "w" }));
-const ids = (...how) => chosenLines(logged, ...how).map(line => line.id);
-assert.deepEqual(ids(new Set(), "", ""), [2, 1, 0]);
-assert.deepEqual(ids(new Set(["ERROR"]), "", ""), [1, 0]);
-assert.deepEqual(ids(new Set(), "decoder", ""), [2, 0]);
-assert.deepEqual(ids(new Set(), "", "inner"), [2]);
-assert.equal(levelGroup("CRITICAL"), "ERROR");
+// Lines of the logs: newest first, by level and text; the text is looked for in tracebacks, too.
+const logged = [["INFO", "started", ""], ["WARNING", "slow", ""], ["CRITICAL", "died", "ValueError: Inner"]]
+  .map(([level, event, error], id) => ({ id, level, event, error, worker: "w" }));
+for (const [without, text, ids] of [[[], "", [2, 1, 0]], [["ERROR"], "", [1, 0]], [[], "inner", [2]]])
+  assert.deepEqual(wanted(lineFilters, logged, without, text).map(line => line.id), ids);
 
 // Fields become YAML: text that could be a number, a truth value or a comment is quoted.
 assert.deepEqual(["s3://b/a.parquet", "a-b_c.d", "12", "Yes", "a b", "a: b", "x:", "", "ä#"].map(quoted),

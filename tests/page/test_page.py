@@ -309,6 +309,13 @@ def test_a_priority_is_set_and_what_workers_say_is_read(tmp_path: Path, page: Br
         page.wait("document.querySelectorAll('.lines li').length === 2")
         page.evaluate("document.querySelector('button[data-group=ERROR]').click()")
         page.wait("document.querySelectorAll('.lines li').length === 1")
+        page.evaluate("document.querySelector('button[data-group=ERROR]').click()")
+        page.evaluate(
+            "{ const pool = document.querySelector('.filters select'); pool.value = 'decoder';"
+            " pool.dispatchEvent(new Event('change')); }"
+        )
+        page.wait("document.querySelector('.lines').innerText.includes('lost')")
+        assert page.evaluate("document.querySelectorAll('.lines li').length") == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
         assert page.troubles == []
 

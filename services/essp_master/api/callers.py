@@ -14,9 +14,9 @@ from starlette.requests import Request
 
 from essp_common.errors import Conflict, NotFound
 from essp_common.runtime import ids
+from essp_common.runtime.api_token import Right
 from essp_common.validation import suggested
 from essp_master.api.aside import Aside
-from essp_master.config import Right
 from essp_master.service import Master
 
 

@@ -29,6 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from essp_common.distribution import VERSION_HEADER, version
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.runtime.metrics import API_SECONDS
 from essp_master.api.callers import Caller
 from essp_master.api.door import Door, Refusal, own_request, untyped
@@ -37,7 +38,7 @@ from essp_master.api.places import Places, Use
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
 from essp_master.api.tokens import Tokens
-from essp_master.config import ApiToken, MasterSettings, Right
+from essp_master.config import MasterSettings
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from essp_common.artifacts.removal import Removal
 from essp_common.field_paths import joined
 from essp_common.job.changes import leaves_of, parse_changes
-from essp_common.job.spec import JobSpec, parse_spec
-from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_common.job.spec import JobKind, JobSpec, parse_spec
+from essp_common.job.status import JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_common.job.timeline import JobTimeline
 from essp_engine.preflight.output import Asked
 from essp_master.api.aside import Aside

@@ -16,13 +16,14 @@ from typing import Self
 
 from pydantic import SecretStr
 
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.runtime.listening import EVERYWHERE
 from essp_common.runtime.threads import guarded
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front
 from essp_master.api.waiting import create_waiting
-from essp_master.config import ApiToken, MasterSettings, Right
+from essp_master.config import MasterSettings
 from essp_master.service import Master
 
 _BYTES = 32

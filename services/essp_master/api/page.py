@@ -31,6 +31,7 @@ _MODULES = (
     "dom",
     "events",
     "fields",
+    "filters",
     "flow",
     "job",
     "jobs",

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from essp_common.errors import ConfigError
-from essp_master.config import ApiToken, MasterSettings
+from essp_common.runtime.api_token import ApiToken
+from essp_master.config import MasterSettings
 
 log = logging.getLogger(__name__)
 

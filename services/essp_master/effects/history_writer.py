@@ -31,8 +31,8 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import guarded
 from essp_master.config import MasterSettings
+from essp_master.effects.lost_history import contents
 from essp_master.job.job import Job
-from essp_master.job.lost_history import contents
 from essp_master.job.run_state import RunState
 from essp_master.status.status_view import curves_of, status_of
 

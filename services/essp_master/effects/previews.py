@@ -25,13 +25,12 @@ from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unav
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import StreamPreview
+from essp_common.job.status import StreamPreview, purpose_name
 from essp_common.quantities import size
 from essp_engine.features.drawing import Drawing, Picture, drawing, grid
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.video import codec, colour
 from essp_engine.video.joined import has_motion, is_joined, separate
-from essp_master.job.activity import purpose_name
 from essp_master.job.stored_clips import StoredClip
 
 MOST_BYTES = 16 * 2**20
@@ -143,7 +142,7 @@ def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count
     return StreamPreview(
         stream=stream,
         feature=spec.streams[stream].feature,
-        purpose=purpose_name(clip.purpose, spec.extract is not None),
+        purpose=purpose_name(clip.purpose, spec.kind),
         epoch=clip.epoch,
         index=clip.index,
         video=clip.video,

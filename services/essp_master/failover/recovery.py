@@ -12,13 +12,13 @@ from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
+from essp_common.job.past_status import past_status, status_by_command
 from essp_common.job.spec import stored_spec
-from essp_common.job.status import JobStatus, stored_status
+from essp_common.job.status import JobStatus
 from essp_common.messages.control import ENDED, ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
-from essp_master.status.status_view import status_by_command, without_events
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
@@ -79,4 +79,4 @@ def past(command: Control, stores: Stores) -> JobStatus | None:
         return status_by_command(command)
     if newest is None or not newest.status_json:
         return None
-    return without_events(stored_status(newest.status_json, f"the status in the history of {spec.output}"))
+    return past_status(newest.status_json, f"the status in the history of {spec.output}")

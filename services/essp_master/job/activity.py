@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import TRAIN, Fit, PhaseReport, Progress, Purpose, StepReport
+from essp_common.pb.v1.messages_pb2 import TRAIN, Fit, PhaseReport, Progress, StepReport
 from essp_common.quantities import duration
 from essp_common.runtime import ids
-from essp_master.job.curve import Curve
+from essp_master.job.timeline import Curve
 
 WINDOW_S = 10.0
 _CLOSED_WINDOW_S = 60.0
@@ -107,7 +107,7 @@ class TrainerActivity:
     @property
     def phase(self) -> status.PurposeName | None:
         """The purpose of its present phase; None before its first report."""
-        return None if self.step is None else purpose_name(self.step.purpose)
+        return None if self.step is None else status.purpose_name(self.step.purpose)
 
     @property
     def fits(self) -> bool:
@@ -247,13 +247,6 @@ class Activity:
             self.listener(progress)
 
 
-def purpose_name(purpose: Purpose, extracts: bool = False) -> status.PurposeName:
-    """Return `train`, `validation`, `embed`, `test` or `predict`, which is `extract` in a job that writes features."""
-    name = status.purpose_name(purpose, extracts)
-    assert name is not None
-    return name
-
-
 def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus:
     rate = pool.clips.per_s(now_s)
     pool.seconds.per_s(now_s)
@@ -281,7 +274,7 @@ def _trainer(
         name=name,
         stream=training.stream,
         model=training.model,
-        purpose=purpose_name(step.purpose) if step else None,
+        purpose=status.purpose_name(step.purpose) if step else None,
         epoch=step.epoch if step else max((report.epoch for report in training.reports.values()), default=0),
         clips_done=step.clips_done if step else 0,
         loss=shown.loss if shown else None,
@@ -310,4 +303,6 @@ def _by_phase(reports: Iterable[status.PhaseReport]) -> dict[tuple[str, int], st
 
 
 def _report(report: PhaseReport) -> status.PhaseReport:
-    return status.PhaseReport(purpose=purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics))
+    return status.PhaseReport(
+        purpose=status.purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics)
+    )

@@ -11,7 +11,7 @@ from essp_common.job import status
 from essp_common.job.changes import Place, gains, in_words, values_of
 from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import phase_title
+from essp_common.job.status import phase_title, purpose_name
 from essp_common.pb.v1.messages_pb2 import (
     Change,
     ChangeTaken,
@@ -30,7 +30,6 @@ from essp_common.runtime.conditions import Condition, Subject
 from essp_common.runtime.troubles import Kind
 from essp_engine.planning.phases import Phases
 from essp_engine.seeding.instructions import CompleteJob, FinishPhase, Instruction
-from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import workers_of
 
@@ -182,7 +181,7 @@ class EventReporter:
         return f"clip {position.index} of {phase_title(self._name(purpose), epoch)}"
 
     def _name(self, purpose: Purpose) -> status.PurposeName:
-        return purpose_name(purpose, self._phases.spec.extract is not None)
+        return purpose_name(purpose, self._phases.spec.kind)
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be produced. Only the first few videos of each kind get an event."""

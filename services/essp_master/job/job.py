@@ -49,7 +49,6 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_engine.preflight.preflight import Preflight
-from essp_engine.preflight.sizing import least_clips
 from essp_engine.seeding.instructions import Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_engine.seeding.message_builder import MessageBuilder
 from essp_master.job.activity import Activity
@@ -170,7 +169,7 @@ class Job:
     @property
     def finishes(self) -> bool:
         """Whether the job waits in the queue while its consumers still have whole batches to finish."""
-        return self.state is JobState.QUEUED and self.ledger.outstanding > least_clips(self.spec)
+        return self.state is JobState.QUEUED and self.ledger.outstanding > self.run.preflight.budget.least_clips
 
     @property
     def needed_pools(self) -> Set[str]:

@@ -45,11 +45,12 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
-from essp_engine.preflight.model_inputs import model_of, scored_with
+from essp_engine.preflight.budget import lead_clips
+from essp_engine.preflight.model_inputs import model_of
 from essp_engine.preflight.output import check_owner, has_more, output_at
 from essp_engine.preflight.preflight import Preflight
 from essp_engine.preflight.resume import ResumePoints, resume_points
-from essp_engine.preflight.sizing import catch_up_bytes, catch_up_window, lead_clips
+from essp_engine.preflight.weights import scored_with
 from essp_master.job.changes import newer
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
@@ -131,8 +132,8 @@ def claim_run(
         classes=preflight.classes,
         versions=_versions(),
         phases=phases.plans,
-        plan_digest=phases.digest(),
-        training_digest=phases.training_digest(),
+        plan_digest=phases.digest,
+        training_digest=phases.training_digest,
         layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
     )
     store_if_large(output, snapshot, fence)
@@ -207,7 +208,7 @@ def _ledger(config: LedgerConfig, history: History, continued: HistorySegment | 
 
 
 def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
-    spec, phases = preflight.spec, preflight.phases
+    spec, phases, budget = preflight.spec, preflight.phases, preflight.budget
     return LedgerConfig(
         phases=phases.plans,
         plan_of=phases.plan,
@@ -217,15 +218,15 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         start=resume.start,
         finals=resume.ended,
         budget_bytes=spec.limits.budget,
-        unit_clips=preflight.unit_clips,
+        unit_clips=budget.unit_clips,
         locality=spec.sampling.issue_window,
         replacements=spec.limits.replacements,
         dead_ratio=spec.limits.dead_ratio,
         last_stage=_last_stage(spec),
         lag=spec.limits.lag,
         loops=frozenset(map(ids.loop_consumer, spec.consumers)),
-        catch_up_window=catch_up_window(spec, preflight.bounds),
-        catch_up_bytes=catch_up_bytes(spec, preflight.bounds),
+        catch_up_window=budget.catch_up_window,
+        catch_up_bytes=budget.catch_up_bytes,
         lead_clips=lead_clips(phases),
     )
 

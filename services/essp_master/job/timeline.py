@@ -1,22 +1,25 @@
-"""The course of a job over its time, in bounded memory.
+"""The course of a job over its time, and of its trainers over their clips, in bounded memory.
 
-Samples are taken every few seconds and averaged over stretches. When there are too many stretches, neighbours are
-joined, and the next ones are twice as long: ten minutes are kept by the second, a day by the minute. Pure: time is
-passed in. Not thread-safe.
+Samples of the job are taken every few seconds and averaged over stretches. When there are too many stretches,
+neighbours are joined, and the next ones are twice as long: ten minutes are kept by the second, a day by the minute. Of
+the many reports of a trainer, every second, fourth, ... is kept. Pure: time is passed in. Not thread-safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from essp_common.job.status import TrainerCurve
+from essp_common.job.status import CurvePoint, TrainerCurve
 from essp_common.job.timeline import Figure, JobTimeline, StoredTimeline, TimelineSeries, UsageTotal
 from essp_common.job.usage import PoolUsage
+from essp_common.pb.v1.messages_pb2 import TRAIN, StepReport
 
 SAMPLE_S = 2.0
 MOST = 480
 """Largest number of stretches."""
+MOST_POINTS = 512
+"""Largest number of points of a curve."""
 _MOST_SERIES = 256
 """Largest number of series; pools and trainers beyond them are left out."""
 _DIGITS = 5
@@ -175,6 +178,36 @@ class Timeline:
         means = (stretch.means.get(key) for stretch in self._stretches)
         values = tuple(None if mean is None else _rounded(mean.value) for mean in means)
         return TimelineSeries(figure=key[0], of=key[1], values=values)
+
+
+class Curve:
+    """The course of one trainer within its epochs: points that are evenly spaced over all its reports."""
+
+    def __init__(self) -> None:
+        self._points: list[CurvePoint] = []
+        self._every = 1
+        self._seen = 0
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """The points, in order."""
+        return tuple(self._points)
+
+    def recall(self, points: Sequence[CurvePoint]) -> None:
+        """Continue after these points."""
+        self._points = list(points)[-MOST_POINTS + 1 :]
+
+    def add(self, step: StepReport) -> None:
+        """Add a report. Only reports of a training phase that has begun enter the curve."""
+        if step.purpose != TRAIN or not step.clips_done:
+            return
+        if self._seen % self._every == 0:
+            point = CurvePoint(epoch=step.epoch, clips_done=step.clips_done, loss=step.loss, top1=step.top1)
+            self._points.append(point)
+        self._seen += 1
+        if len(self._points) == MOST_POINTS:
+            self._points = self._points[::2]
+            self._every *= 2
 
 
 def _figures(usage: PoolUsage) -> dict[Figure, float | None]:

@@ -18,9 +18,9 @@ from essp_common.runtime import ids
 from essp_common.runtime.threads import guarded
 from essp_engine.preflight.preflight import Preflight
 from essp_master.job.job import Job
-from essp_master.job.start_run import Origin
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.runner import JobRunner
+from essp_master.lifecycle.start_run import Origin
 from essp_master.lifecycle.starter import JobStarter
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from functools import partial
 
 from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.failures import reason_of, shortened
+from essp_common.job.past_status import without_events
 from essp_common.job.status import JobState
 from essp_common.job.usage import Usage
 from essp_common.messages.control import ControlFeed
@@ -35,7 +36,7 @@ from essp_master.lifecycle.job_table import JobTable
 from essp_master.pools.usage import usage_of, work_of
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.status.sampling import sample
-from essp_master.status.status_view import status_of, without_events
+from essp_master.status.status_view import status_of
 from essp_master.tracking.tracking import Tracking
 
 log = logging.getLogger(__name__)

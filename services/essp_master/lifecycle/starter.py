@@ -29,9 +29,9 @@ from essp_master.failover.recovery import under_way
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import Handshake
 from essp_master.job.job import Job
-from essp_master.job.start_run import Origin, start_run
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.runner import JobRunner
+from essp_master.lifecycle.start_run import Origin, start_run
 
 log = logging.getLogger(__name__)
 

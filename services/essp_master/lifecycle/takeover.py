@@ -20,6 +20,7 @@ from functools import partial
 from essp_common import topics
 from essp_common.errors import Conflict, NotFound, TransientError, Unavailable
 from essp_common.failures import reason_of, shortened
+from essp_common.job.past_status import status_by_command
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
 from essp_common.messages.control import ENDED
@@ -32,7 +33,6 @@ from essp_master.failover.reading import Histories, Reading
 from essp_master.failover.recovery import as_recorded, last_commands, under_way
 from essp_master.lifecycle.runner import JobRunner
 from essp_master.lifecycle.starter import JobStarter
-from essp_master.status.status_view import status_by_command
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,13 @@
 // What happened to a job, in plain words, newest first; kinds that people do not want to see can be left out.
 
-import { at, el, redraw } from "./dom.js";
+import { at, el } from "./dom.js";
+import { Filters } from "./filters.js";
 import { count, duration, number, percent, phaseTitle } from "./words.js";
 
 const GROUPS = {
   course: ["state", "phase", "finished", "consumer", "change"], results: ["report"], checkpoints: ["checkpoint"], problems: ["failure", "warning", "condition"],
 };
 const TITLES = { course: "course", results: "results", checkpoints: "checkpoints", problems: "problems" };
-const STEP = 200;
-const without = new Set(); // groups that are not wanted
-let wanted = ""; // text that an event has to have
-let most = STEP;
 
 /** The group an event belongs to. */
 export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].includes(event.kind)) || "course";
@@ -38,47 +35,16 @@ function step(uri) {
   return found ? ` after ${count(Number(found[1]))} clips` : "";
 }
 
-/** The events that are wanted, newest first. */
-export const chosen = (events, left_out, text) => {
-  const part = text.toLowerCase();
-  return events.filter(event => !left_out.has(groupOf(event)) && (!part || eventWords(event).toLowerCase().includes(part))).reverse();
-};
+/** Which events are wanted. */
+export const filters = new Filters(TITLES, groupOf, eventWords, "events");
 
 /** The list with its filters. `gap`: how many of the oldest are not held any more. */
 export function eventList(events, gap) {
-  const found = chosen(events, without, wanted);
-  const chips = Object.keys(GROUPS).map(group => el("button",
-    { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
-    `${TITLES[group]} ${count(events.filter(event => groupOf(event) === group).length)}`));
-  const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "Filter", oninput: narrow });
-  const items = found.slice(0, most).map(event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) },
-    at(event.time), el("span", {}, eventWords(event))));
+  const found = filters.wanted(events);
+  const shown = event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) }, at(event.time), el("span", {}, eventWords(event)));
   return el("div", { "data-key": "events" },
-    el("div", { class: "filters" }, chips, search),
-    found.length ? el("ol", { class: "events", tabindex: "0", "aria-label": "events, newest first" }, items)
-      : el("p", { class: "empty" }, events.length ? "No events match these filters." : "No events: this master has not seen the job run."),
-    found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
+    el("div", { class: "filters" }, filters.chips(events), filters.search()),
+    filters.list(found, events, shown, "events", "No events: this master has not seen the job run."),
+    filters.older(found),
     gap > 0 ? el("p", { class: "note" }, `${count(gap)} older events are no longer available.`) : null);
-}
-
-function toggle(event) {
-  const { group } = event.currentTarget.dataset;
-  if (!without.delete(group)) without.add(group);
-  redraw();
-}
-
-function narrow(event) {
-  wanted = event.currentTarget.value;
-  redraw();
-}
-
-function more() {
-  most += STEP;
-  redraw();
-}
-
-/** Begin with the newest events again, as for another job. */
-export function resetEvents() {
-  most = STEP;
-  wanted = "";
 }

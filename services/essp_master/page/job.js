@@ -4,7 +4,7 @@ import { ask, jobPath } from "./api.js";
 import { changeMarks, chart, hiddenNames, legend, lines, options, toolbar } from "./chart.js";
 import { CHARTS, byClock, momentsOf, overTime, rates } from "./course.js";
 import { at, el, table } from "./dom.js";
-import { eventList, resetEvents } from "./events.js";
+import { eventList, filters } from "./events.js";
 import { partsOf } from "./fields.js";
 import { fills, flow } from "./flow.js";
 import { drawPreviews } from "./previews.js";
@@ -20,7 +20,7 @@ export const NO_TIMELINE = { every_s: 0, times: [], series: [], totals: [] };
 /** Who asks what the API knows of a job, and may be asked again. Events and curves are read only when there are new ones. */
 export function watchJob(name) {
   let events = [], curves = [], drawn = "", timeline = NO_TIMELINE, usage = null, settings = null, set = "", due = 0;
-  resetEvents();
+  filters.reset();
   return async () => {
     const job = await ask(jobPath(name));
     if (job.last_event && job.last_event < events.at(-1)?.id) events = []; // the clock of another master is behind

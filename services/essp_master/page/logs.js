@@ -2,23 +2,19 @@
 
 import { ask } from "./api.js";
 import { at, el, redraw } from "./dom.js";
-import { count } from "./words.js";
+import { Filters } from "./filters.js";
 
 const HELD = 5000;
 const FIRST = 1000; // lines that are asked for at first
-const STEP = 200;
 const GROUPS = { INFO: "information", WARNING: "warnings", ERROR: "errors" };
-const without = new Set(); // levels that are not wanted
 let pool = ""; // of which lines are wanted; empty: of all
-let wanted = ""; // text that a line has to have
-let most = STEP;
 
 /** Who asks for the lines about a job, and may be asked again; empty: all. Only new ones are read. */
 export function watchLogs(job) {
   const lines = [];
   const about = job ? `&job=${encodeURIComponent(job)}` : "";
-  pool = wanted = "";
-  most = STEP;
+  pool = "";
+  filters.reset();
   return async () => {
     const last = lines.at(-1)?.id || 0;
     lines.push(...await ask(`v1/logs?after=${last}&most=${last ? HELD : FIRST}${about}`));
@@ -28,32 +24,23 @@ export function watchLogs(job) {
 }
 
 /** The group of a level. */
-export const levelGroup = level => (level === "CRITICAL" ? "ERROR" : level);
+const levelGroup = level => (level === "CRITICAL" ? "ERROR" : level);
 
-/** The lines that are wanted, newest first. */
-export const chosenLines = (lines, left_out, from, text) => {
-  const part = text.toLowerCase();
-  return lines.filter(line => !left_out.has(levelGroup(line.level)) && (!from || line.pool === from)
-    && (!part || `${line.worker} ${line.event} ${line.error}`.toLowerCase().includes(part))).reverse();
-};
+/** Which lines are wanted, of a pool or of all; their text is looked for in tracebacks, too. */
+export const filters = new Filters(GROUPS, line => levelGroup(line.level), line => `${line.worker} ${line.event} ${line.error}`, "lines");
 
 /** The page. */
 export function drawLogs({ logsOf, lines }) {
-  const found = chosenLines(lines, without, pool, wanted);
-  const chips = Object.keys(GROUPS).map(group => el("button",
-    { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
-    `${GROUPS[group]} ${count(lines.filter(line => levelGroup(line.level) === group).length)}`));
+  const found = filters.wanted(lines.filter(line => !pool || line.pool === pool));
   const pools = [...new Set(lines.map(line => line.pool))].sort();
   const choice = el("select", { "aria-label": "only this pool", onchange: choose },
     el("option", { value: "", selected: !pool }, "all pools"), pools.map(name => el("option", { value: name, selected: name === pool }, name)));
-  const search = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "Filter", oninput: narrow });
   return [el("section", { "data-key": "logs" },
     el("h2", {}, logsOf ? `Logs about ${logsOf}` : "Logs"),
     logsOf ? el("p", { class: "note" }, el("a", { href: `#/jobs/${encodeURIComponent(logsOf)}` }, "The job"), " · ", el("a", { href: "#/logs" }, "all lines")) : null,
-    el("div", { class: "filters" }, chips, choice, search),
-    found.length ? el("ol", { class: "events lines", tabindex: "0", "aria-label": "lines, newest first" }, found.slice(0, most).map(line => shown(line, !logsOf)))
-      : el("p", { class: "empty" }, lines.length ? "No lines match these filters." : "No log lines since this master started."),
-    found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
+    el("div", { class: "filters" }, filters.chips(lines), choice, filters.search()),
+    filters.list(found, lines, line => shown(line, !logsOf), "events lines", "No log lines since this master started."),
+    filters.older(found),
     el("p", { class: "note" }, "The newest lines since this master started. To keep all lines, collect the output of the processes."))];
 }
 
@@ -65,23 +52,7 @@ function shown(line, named) {
       line.error ? el("details", {}, el("summary", {}, line.error.trimEnd().split("\n").at(-1)), el("pre", {}, line.error)) : null));
 }
 
-function toggle(event) {
-  const { group } = event.currentTarget.dataset;
-  if (!without.delete(group)) without.add(group);
-  redraw();
-}
-
 function choose(event) {
   pool = event.currentTarget.value;
-  redraw();
-}
-
-function narrow(event) {
-  wanted = event.currentTarget.value;
-  redraw();
-}
-
-function more() {
-  most += STEP;
   redraw();
 }

@@ -7,28 +7,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from essp_common.cache.port import CacheUsage
-from essp_common.errors import ConfigError
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.changes import values_of
-from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.job.status import JobKind, JobState
+from essp_common.job.status import JobState
 from essp_common.job.usage import Usage
-from essp_common.pb.v1.messages_pb2 import Change, Control
+from essp_common.pb.v1.messages_pb2 import Change
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
-from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
 from essp_master.status.bottleneck import bottleneck
 from essp_master.status.headline import headline, losses
 from essp_master.status.hindrance import hindrance_of, stopped_by
-
-_ENDS = {
-    Control.STOP: JobState.STOPPED,
-    Control.COMPLETE: JobState.COMPLETED,
-    Control.FAIL: JobState.FAILED,
-}
-"""The commands that end a job, with the resulting states."""
 
 
 def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | None = None) -> status.JobStatus:
@@ -39,7 +29,7 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
     hindrance = hindrance_of(job, now_s)
     found = status.JobStatus(
         name=job.name,
-        kind=_kind(job.run.preflight.spec),
+        kind=job.spec.kind,
         state=job.state,
         reason=_reason(job, hindrance),
         output=spec.output,
@@ -84,7 +74,7 @@ def status_of(job: Job, cache: CacheUsage | None, now_s: float, usage: Usage | N
         queue=job.place,
         awaits=job.awaits,
         changes=tuple(map(_change, job.changes.made)),
-        unit="record" if spec.data.records else "video",
+        unit=spec.data.unit,
     )
     return found.model_copy(update={"bottleneck": bottleneck(found, stopped_by(hindrance), usage)})
 
@@ -116,47 +106,6 @@ def held_back(job: Job) -> dict[str, str]:
     return {name: slowest for name in going if left[name] < trainers[name].batch_size}
 
 
-def status_by_command(last: Control) -> status.JobStatus:
-    """Return the status of an ended job about which only its last command is known."""
-    try:
-        spec = stored_spec(last.snapshot.spec_json, last.job)
-    except ConfigError:
-        spec = None
-    now = datetime.now(UTC)
-    return status.JobStatus(
-        name=last.job,
-        kind="train" if spec is None else _kind(spec),
-        state=_ENDS[last.command],
-        reason=last.reason,
-        output="" if spec is None else spec.output,
-        created=now,
-        ended=now,
-        elapsed_s=0.0,
-        progress=status.ProgressStatus(done=0, total=0, clips_per_s=0.0, eta_s=None, current=0),
-        phases=(),
-        credits=status.CreditStatus(budget_bytes=0, outstanding_bytes=0, outstanding_clips=0, waiting=False),
-        cache=None,
-        streams={} if spec is None else {name: stream.feature for name, stream in spec.streams.items()},
-        backlog={},
-        pools=(),
-        trainers=(),
-        counts=status.CountStatus(
-            issued=0, decoded=0, extracted=0, delivered=0, failed=0, replaced=0, skipped=0, lost=0, reissued=0,
-            released=0, redecoded=0, duplicates=0,
-        ),
-        failures=(),
-        result=None,
-        last_event=0,
-        team=last.team,
-        unit="record" if spec is not None and spec.data.records else "video",
-    )  # fmt: skip
-
-
-def without_events(past: status.JobStatus) -> status.JobStatus:
-    """Return the status of a job whose events are gone: a reader that waits for the last event would wait forever."""
-    return past.model_copy(update={"last_event": 0, "first_event": 0})
-
-
 def summary_of(job: Job, now_s: float) -> status.JobSummary:
     """Return a job's entry in a list."""
     trainers = job.activity.trainer_statuses(job.ledger.finals, {}, waits=False)
@@ -164,7 +113,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
     progress = _progress(job, now_s)
     return status.JobSummary(
         name=job.name,
-        kind=_kind(job.run.preflight.spec),
+        kind=job.spec.kind,
         state=job.state,
         reason=_reason(job, hindrance_of(job, now_s)),
         created=job.life.created,
@@ -224,14 +173,6 @@ def _change(change: Change) -> status.ChangeStatus:
     )
 
 
-def _kind(spec: JobSpec) -> JobKind:
-    if spec.consumers:
-        return "feed"
-    if spec.extract is not None:
-        return "extract"
-    return "train" if spec.predictor is None else "predict"
-
-
 def _progress(job: Job, now_s: float) -> status.ProgressStatus:
     ledger, plans = job.ledger, job.run.preflight.phases.plans
     done, total = ledger.closed, sum(plan.clips for plan in plans)
@@ -249,7 +190,7 @@ def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
     ledger = job.ledger
     return tuple(
         status.PhaseStatus(
-            purpose=purpose_name(plan.purpose, job.spec.extract is not None),
+            purpose=status.purpose_name(plan.purpose, job.spec.kind),
             epoch=plan.epoch,
             clips=plan.clips,
             issued=account.issued,

@@ -45,7 +45,7 @@ from essp_common.runtime.troubles import Kind
 from essp_common.wiring import Adapters
 from essp_engine.seeding import message_builder
 from essp_master.job import job as job_module
-from essp_master.job import start_run as start_run_module
+from essp_master.lifecycle import start_run as start_run_module
 from essp_master.queue.admission import Admission
 from essp_master.queue.plan import Contender
 from essp_master.service import Master

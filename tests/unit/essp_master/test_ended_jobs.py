@@ -26,8 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.wiring import Adapters
 from essp_master import service
-from essp_master.job import start_run
-from essp_master.lifecycle import runner
+from essp_master.lifecycle import runner, start_run
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, master_over, run_to_rest

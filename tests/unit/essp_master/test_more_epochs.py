@@ -33,10 +33,10 @@ from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_engine.preflight.preflight import preflight
 from essp_master import service
-from essp_master.job import run, start_run
+from essp_master.job import run
 from essp_master.job.job import Job
 from essp_master.job.run_state import RunState
-from essp_master.lifecycle import starter
+from essp_master.lifecycle import start_run, starter
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, run_to_rest
 from tests.harness.masters import master_named

@@ -124,9 +124,8 @@ def test_what_is_saved_belongs_to_these_weights_and_this_type(weights: str, tmp_
     def known(extract: dict[str, Any]) -> object:
         spec = job(extract)
         model = open_model(STORES, spec.fused_model[1])[1] if spec.fused_model else None
-        found = extraction_of(spec, STORES, model)
-        assert found is not None
-        return found.digested()
+        assert spec.extract is not None
+        return extraction_of(spec.extract, STORES, model).digested()
 
     before = known(asked)
     assert known({**asked, "pool": "mean", "format": "npy"}) == before, "only what is written differs"

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from essp.cli import bench_io
+from essp.cli import bench_options
 from essp.cli.bench_options import Clock, numbers, words
 from essp_common.errors import ConfigError, EsspError, NotFound, Unavailable
 from tests.harness.command_line import essp, main_of
@@ -204,7 +204,7 @@ def test_an_interruption_leaves_what_was_measured_and_nothing_else(
         yield pressed
 
     monkeypatch.setattr(Clock, "begin", begun)
-    monkeypatch.setattr(bench_io, "interruptible", interruptible)
+    monkeypatch.setattr(bench_options, "interruptible", interruptible)
     done = essp("bench", "io", "--source", str(images), *SMALL, "--json", "--store", str(tmp_path / "copy"))
     assert done.exit_code == 130
     if after:

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import Result
 
 from essp_common.errors import ConfigError, NotFound
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.wiring import open_store
 from essp_engine.registrations import Registrations
 from essp_master.api.app import create_app
-from essp_master.config import ApiToken, MasterSettings, Right
+from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, master_over
 from tests.harness.refused import Refusal, refused

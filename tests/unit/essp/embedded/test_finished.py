@@ -7,7 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from essp.embedded.finished import showing, statuses_in
+from essp.embedded.finished import statuses_in
+from essp.embedded.page import open_page, past_jobs
 from essp_common.artifacts import layout
 from essp_common.errors import NotFound
 from essp_common.job.spec import JobSpec
@@ -15,8 +16,6 @@ from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Adapters, Stores
-from essp_master.api.local_api import LocalApi
-from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import Fleet, run_to_rest
 from tests.harness.masters import master_named
@@ -57,12 +56,12 @@ def test_all_jobs_in_a_folder_are_found_under_names_of_their_own(stopped: str) -
 
 def test_the_page_shows_them_and_changes_nothing(stopped: str) -> None:
     with (
-        showing(Settings()) as master,
-        LocalApi(MasterSettings(), "127.0.0.1", 0, reads_only=True) as api,
-        api.serving(master),
+        past_jobs(Settings()) as master,
+        open_page("essp page", "127.0.0.1", 0, reads_only=True) as page,
+        page.serving(master),
     ):
         master.show(statuses_in(stopped, STORES))
-        address, _, token = api.address.partition("#token=")
+        address, _, token = page.address.partition("#token=")
         with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}) as client:
             assert {job["name"] for job in client.get("/v1/jobs").json()["jobs"]} == {"small", "half", "small (2)"}
             assert client.get("/v1/jobs/small (2)").json()["output"] == f"{stopped}/out"

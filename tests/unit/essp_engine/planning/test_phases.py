@@ -67,9 +67,9 @@ def test_a_split_that_is_not_there_is_named() -> None:
 
 def test_the_digest_tells_plans_apart_and_not_ranks() -> None:
     found = catalog("train", "validation")
-    digests = [phases(found, {}, rank=rank, ranks=ranks).digest() for rank, ranks in ((0, 1), (0, 2), (1, 2))]
+    digests = [phases(found, {}, rank=rank, ranks=ranks).digest for rank, ranks in ((0, 1), (0, 2), (1, 2))]
     assert len(set(digests)) == 1
-    assert phases(found, {}, seed=1).digest() != digests[0]
+    assert phases(found, {}, seed=1).digest != digests[0]
 
 
 ROWS = tuple(row(f"c{n % 2}/{n:04}") for n in range(1000))
@@ -82,7 +82,7 @@ ROWS = tuple(row(f"c{n % 2}/{n:04}") for n in range(1000))
 def test_a_prediction_is_another_where_a_video_was_replaced(change: dict[str, Any]) -> None:
     mended = (*ROWS[:77], replace(ROWS[77], **change), *ROWS[78:])
     spec = JobSpec.model_validate({"name": "p", "output": "file:///out", "predictor": {"model": "file:///m"}})
-    before, again, after = (Phases(spec, Catalog(rows)).digest() for rows in (ROWS, ROWS, mended))
+    before, again, after = (Phases(spec, Catalog(rows)).digest for rows in (ROWS, ROWS, mended))
     assert before == again
     assert before != after
 
@@ -90,6 +90,5 @@ def test_a_prediction_is_another_where_a_video_was_replaced(change: dict[str, An
 def test_a_training_is_the_same_where_a_video_was_mended() -> None:
     mended = [replace(found, etag="f", size_bytes=2) for found in ROWS]
     assert (
-        phases(Catalog(mended), {"validation": "train"}).digest()
-        == phases(Catalog(ROWS), {"validation": "train"}).digest()
+        phases(Catalog(mended), {"validation": "train"}).digest == phases(Catalog(ROWS), {"validation": "train"}).digest
     )

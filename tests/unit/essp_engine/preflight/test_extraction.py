@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from essp_common.artifacts.extraction import Extraction
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
@@ -15,7 +17,7 @@ from essp_common.wiring import Stores
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.model_inputs import model_of, with_inputs
 from essp_engine.preflight.resolve import resolve_on
-from essp_engine.preflight.weights import check_weights_of_extraction
+from essp_engine.preflight.weights import scored_with
 from tests.harness.catalog_rows import row
 from tests.harness.model_manifest import manifest_at
 from tests.harness.refused import refusals, refused
@@ -88,9 +90,18 @@ def test_what_does_not_fit_is_refused(spec: JobSpec, field: str, code: str) -> N
 
 def test_weights_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with refused("extract.weights", "not_found"):
-        check_weights_of_extraction(job({**SMALL, "weights": f"file://{tmp_path}/none.safetensors"}), STORES)
+        scored_with(job({**SMALL, "weights": f"file://{tmp_path}/none.safetensors"}), STORES, None)
     (tmp_path / "w.safetensors").write_bytes(b"")
-    check_weights_of_extraction(job({**SMALL, "weights": f"file://{tmp_path}/w.safetensors"}), STORES)
+    assert scored_with(job({**SMALL, "weights": f"file://{tmp_path}/w.safetensors"}), STORES, None) is not None
+
+
+def test_weights_that_a_trainer_made_are_those_of_the_network() -> None:
+    spec = job(SMALL)
+    assert spec.extract is not None
+    for trained, wrong in (("small", False), ("", False), ("resnet18", True)):
+        found = resolve_on(CATALOG, spec, scorer=Extraction(extract=spec.extract, weights="0", trained=trained))
+        with refused("extract.weights", "conflict") if wrong else nullcontext():
+            check(found)
 
 
 def test_clips_and_streams_are_those_of_the_model(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_records_that_leave_nothing_to_validate_on_say_so(tmp_path: Path) -> Non
 
 
 def test_a_window_of_records_has_work_for_several_decoders(folder: Path) -> None:
-    assert check(folder, {"sampling": {"window": 512}}).unit_clips == 32
+    assert check(folder, {"sampling": {"window": 512}}).budget.unit_clips == 32
 
 
 def test_advice_speaks_of_records(folder: Path) -> None:

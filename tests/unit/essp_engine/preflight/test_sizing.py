@@ -12,16 +12,10 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_engine.planning.phases import Phases
+from essp_engine.preflight.budget import Budget, lead_clips
 from essp_engine.preflight.checks import check
 from essp_engine.preflight.resolve import resolve_on
-from essp_engine.preflight.sizing import (
-    budget_problem,
-    catch_up_bytes,
-    catch_up_window,
-    lead_clips,
-    parts_of,
-    unit_clips,
-)
+from essp_engine.preflight.sizing import parts_of
 from tests.harness.refused import Refusal, refusals, refused
 
 
@@ -70,19 +64,19 @@ def test_a_prediction_is_one_pass_over_everything() -> None:
 
 def test_the_digest_tells_plans_apart() -> None:
     videos = catalog("train", "test")
-    assert Phases(job(), videos).digest() == Phases(job(), videos).digest()
-    assert Phases(job(), videos).digest() != Phases(job(sampling={"seed": 1}), videos).digest()
+    assert Phases(job(), videos).digest == Phases(job(), videos).digest
+    assert Phases(job(), videos).digest != Phases(job(sampling={"seed": 1}), videos).digest
 
 
 def test_the_digest_of_a_training_is_that_of_its_data_whatever_the_number_of_epochs() -> None:
     videos = catalog("train", "validation", "test")
-    found = Phases(job(), videos).training_digest()
-    assert Phases(job(epochs=9), videos).training_digest() == found
+    found = Phases(job(), videos).training_digest
+    assert Phases(job(epochs=9), videos).training_digest == found
     for split in ("train", "validation"):
         mended = [replace(row, class_name="c1") if row.id == f"{split}0" else row for row in videos.rows]
-        assert Phases(job(), Catalog(tuple(mended))).training_digest() != found
+        assert Phases(job(), Catalog(tuple(mended))).training_digest != found
     tested = [replace(row, class_name="c1") if row.id == "test0" else row for row in videos.rows]
-    assert Phases(job(), Catalog(tuple(tested))).training_digest() == found
+    assert Phases(job(), Catalog(tuple(tested))).training_digest == found
 
 
 def test_bounds_cover_each_part() -> None:
@@ -112,7 +106,7 @@ def test_a_stream_without_a_consumer_costs_nothing() -> None:
 )
 def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str, object], words: list[str]) -> None:
     spec = job(limits={"budget": "200KiB"}, **change)
-    problem = budget_problem(spec, resolve_on(catalog("train"), spec).bounds)
+    problem = resolve_on(catalog("train"), spec).budget.problem
     assert problem is not None
     assert refusals(problem) == [("limits.budget", "range")]
     assert all(word in problem.problem for word in [*words, "raise it to"])
@@ -123,10 +117,10 @@ def test_units_leave_room_for_a_batch() -> None:
     bounds = resolve_on(catalog("train"), spec).bounds
     largest = sum(bounds[0])
     tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
-    assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
-    assert unit_clips(spec, bounds) == 46, "clips of 11 frames: 506"
+    assert Budget(tight, bounds).unit_clips == 3, "7 of a batch of 8, and 3 more"
+    assert Budget(spec, bounds).unit_clips == 46, "clips of 11 frames: 506"
     longer = job(clip={"frames": 32, "resize": {"height": 32, "width": 32}})
-    assert unit_clips(longer, bounds) == 32
+    assert Budget(longer, bounds).unit_clips == 32
 
 
 def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
@@ -135,16 +129,16 @@ def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
 
     def share(clips: int, **limits: object) -> int:
         given = {"budget": clips * sum(bounds[0]), **limits}
-        return catch_up_bytes(job(limits=given), bounds) // sum(bounds[0])
+        return Budget(job(limits=given), bounds).catch_up_bytes // sum(bounds[0])
 
     assert share(32) == 16
     assert share(31) == 0
     assert share(1000) == 500
     assert share(1000, coupled=True) == 0
     one = job(trainers={"rgb": {"stream": "rgb", "batch_size": 4}}, limits={"budget": "1GiB"})
-    assert catch_up_bytes(one, bounds) == 0, "there is nobody to lag behind"
+    assert Budget(one, bounds).catch_up_bytes == 0, "there is nobody to lag behind"
     tight = job(limits={"budget": 34 * sum(bounds[0])})
-    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a share"
+    assert Budget(tight, bounds).unit_clips == 17 - 8 + 1, "a unit and the rest of a batch fit a share"
 
 
 def test_the_lead_is_counted_in_passes_and_holds_back_no_phase() -> None:
@@ -256,11 +250,11 @@ def test_each_loop_has_room_to_catch_up_in_the_smallest_budget(loops: int, windo
     spec = job(trainers={}, consumers=consumers, sampling=sampling)
     bounds = [[100]]
     small = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100})})
-    needed = int(str(budget_problem(small, bounds)).partition(" at once")[0].rpartition(" ")[2])
+    needed = int(str(Budget(small, bounds).problem).partition(" at once")[0].rpartition(" ")[2])
     assert needed <= 2 * max(window + 3, 4 * loops)
     least = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100 * needed})})
-    share = catch_up_bytes(least, bounds) // 100
-    part = catch_up_window(least, bounds) or max(window, 1)
+    share = Budget(least, bounds).catch_up_bytes // 100
+    part = Budget(least, bounds).catch_up_window or max(window, 1)
     assert share >= part + 4 - 1, "a batch, and what is issued together with it"
     assert not window or window % part == 0
-    assert unit_clips(least, bounds) >= 1
+    assert Budget(least, bounds).unit_clips >= 1

@@ -22,12 +22,13 @@ from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.runtime.api_token import Right
 from essp_master.api import page, standby
 from essp_master.api.app import create_app
 from essp_master.api.guard import OPEN_PATHS, guarded, needed
 from essp_master.api.standby import create_standby
 from essp_master.api.tokens import Tokens
-from essp_master.config import MasterSettings, Right
+from essp_master.config import MasterSettings
 from tests.harness.fleet import Clock
 from tests.harness.serving import Served, served
 from tests.harness.waiting import LONGEST_S

@@ -15,10 +15,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from essp_common.runtime.api_token import ApiToken, Right
 from essp_master.api.guard import Guard
 from essp_master.api.problems import MEDIA_TYPE
 from essp_master.api.rates import RESERVE_S, Rates
-from essp_master.config import ApiToken, MasterSettings, Right
+from essp_master.config import MasterSettings
 from tests.harness.fleet import Clock
 
 

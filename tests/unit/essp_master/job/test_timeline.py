@@ -1,4 +1,4 @@
-"""The course of a job in bounded memory."""
+"""The course of a job, and of its trainers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from essp_common.job.timeline import JobTimeline, TimelineSeries
 from essp_common.job.usage import PoolUsage
-from essp_master.job.timeline import MOST, SAMPLE_S, Key, Timeline
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, StepReport
+from essp_master.job.timeline import MOST, MOST_POINTS, SAMPLE_S, Curve, Key, Timeline
 
 DAY_S = 1.8e9
 
@@ -99,3 +100,21 @@ def test_a_clock_that_was_set_back_and_many_pools_do_no_harm() -> None:
     found = timeline.model()
     assert list(found.times) == sorted(found.times)
     assert max(len(found.series), len(found.totals)) <= 256
+
+
+def test_a_curve_is_bounded_and_evenly_spaced_over_the_whole_course() -> None:
+    curve = Curve()
+    for clips in range(1, 10 * MOST_POINTS):
+        curve.add(StepReport(purpose=TRAIN, epoch=1, clips_done=clips, loss=1 / clips, top1=0.5))
+    kept = [point.clips_done for point in curve.points]
+    assert MOST_POINTS // 2 <= len(kept) < MOST_POINTS
+    assert {after - before for before, after in pairwise(kept)} == {16}
+    assert kept[0] == 1
+    assert curve.points[0].loss == 1.0
+
+
+def test_passes_that_train_nothing_have_no_point() -> None:
+    curve = Curve()
+    curve.add(StepReport(purpose=VALIDATION, clips_done=5, loss=1.0))
+    curve.add(StepReport(purpose=TRAIN, clips_done=0))
+    assert curve.points == ()

@@ -267,7 +267,7 @@ class Life:
         self.sim.loses = lambda consumer: self.chance.random() < rate
 
     def config(self) -> LedgerConfig:
-        """The job as it is now; `sizing.py` has the rules of what its budget has to hold."""
+        """The job as it is now; `budget.py` has the rules of what its budget has to hold."""
         at_once = self.batch + max(self.locality, 1) - 1
         window = 0
         if self.loops:

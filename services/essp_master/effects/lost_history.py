@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from essp_common.artifacts.history import spans_of
-from essp_common.job.status import phase_title
+from essp_common.job.status import phase_title, purpose_name
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEvents, Purpose, Runs
 from essp_common.quantities import counted
-from essp_master.job.activity import purpose_name
 
 _MOST_PARTS = 8
 _FACTS = ("issued", "decoded", "extracted", "trained", "retrained", "trained_before", "skipped", "released")
