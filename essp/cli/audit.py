@@ -18,7 +18,7 @@ from essp.account import Account, account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp.cli import rest
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.job_output import no_history, status_of
 from essp.uris import as_uri
 from essp_common.artifacts.history import History
@@ -57,7 +57,7 @@ def _plan(account: Account, stores: Stores) -> Planned | None:
     try:
         return planned(account.runs[-1].spec, stores)
     except EsspError as error:
-        typer.echo(f"essp: {error}", err=True)
+        say(f"essp: {error}")
         return None
 
 

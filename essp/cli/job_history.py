@@ -24,7 +24,7 @@ from essp.account import Account, account_of
 from essp.audit.invariants import check
 from essp.audit.story import Story, consumer_words, purpose_in, story_of
 from essp.cli import rest
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.job_output import no_history, status_of
 from essp.folders import written
 from essp.uris import as_uri
@@ -211,7 +211,7 @@ def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> di
     try:
         phases = _phases(segments, stores)
     except EsspError as error:
-        typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
+        say(f"essp: the plan of the job cannot be made again: {error}")
         return None
     for number, plan in enumerate(phases.plans):
         name = purpose_name(plan.purpose, phases.spec.extract is not None)

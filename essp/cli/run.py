@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from essp.cli.console import say
 from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
@@ -131,7 +132,7 @@ def settings_of(servers: bool = False) -> Settings:
         return settings
     if named:
         variables = " and ".join(f"ESSP_{name.upper()}" for name in named)
-        typer.echo(f"not used: {variables}; this job runs in memory (essp run --servers uses the servers)", err=True)
+        say(f"not used: {variables}; this job runs in memory (essp run --servers uses the servers)")
     return settings.model_copy(update=dict.fromkeys(named, "memory://"))
 
 
@@ -193,7 +194,7 @@ def run_watched(
     if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):
         stopped = ", ".join(sorted(found.resume.stops))
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
+        say(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}")
     tell(found)
     output = stores.under(spec.output)
     with Claim(output, partial(typer.echo, err=True)) as claim:
