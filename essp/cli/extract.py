@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from essp.catalog.build import BuildOptions, build
+from essp.cli import completions
 from essp.cli.console import open_console, say
 from essp.cli.extraction_job import Asked, extraction_job
 from essp.cli.job_file import Sets
@@ -87,7 +88,10 @@ def main(
     out: Annotated[str, typer.Option(help="Folder to write to; a path or a URI.")],
     network: Annotated[
         str | None,
-        typer.Option(help="Network whose embeddings to write: a torchvision name, timm:NAME, hf:NAME, or your own."),
+        typer.Option(
+            help="Network whose embeddings to write: a torchvision name, timm:NAME, hf:NAME, or your own.",
+            autocompletion=completions.models,
+        ),
     ] = None,
     weights: Annotated[
         str | None,
@@ -101,7 +105,10 @@ def main(
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(help="Feature to compute (`essp extractor ls`); may be repeated (default: rgb)."),
+        typer.Option(
+            help="Feature to compute (`essp extractor ls`); may be repeated (default: rgb).",
+            autocompletion=completions.features,
+        ),
     ] = None,
     every: Annotated[
         str | None,

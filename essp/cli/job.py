@@ -193,7 +193,9 @@ def remove(
     job: Annotated[
         str,
         typer.Argument(
-            help="A job of the master; or the output of one that ran without a master, as runs/first, ./first or a URI."
+            help="A job of the master; or the output of one that ran without a master, as runs/first, ./first or a "
+            "URI.",
+            autocompletion=completions.jobs,
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
