@@ -17,7 +17,7 @@ import { previewWords } from "./previews.js";
 import { CLOCK, EPOCHS, logTicks, passed, range, smoothed, ticks, timeTicks } from "./scales.js";
 import { currentSettings, differences, leaves } from "./settings.js";
 import { worksFor } from "./usage.js";
-import { consumerTitle, duration, fullMoment, judgedBy, percent, size } from "./words.js";
+import { consumerTitle, duration, fullMoment, judgedBy, percent, size, sweepWords } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
 assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]);
@@ -197,6 +197,7 @@ assert.deepEqual(["name", "trainers", "trainers.a.stream", "trainers.b.stream", 
 assert.deepEqual([0.34, 40, 600, 12600, 200000, null].map(duration), ["0.3 s", "40 s", "10 min", "3.5 h", "2.3 d", "–"]);
 assert.deepEqual([5, 2 ** 21, 300 * 2 ** 30, null].map(size), ["5 B", "2.0 MiB", "300 GiB", "–"]);
 assert.equal(consumerTitle("trainer.a.b"), "trainer a.b");
+assert.deepEqual([{}, { sweep: {} }, { sweep: { "optimizer.lr": "0.1", dropout: "0.5" } }].map(sweepWords), ["", "", "optimizer.lr 0.1, dropout 0.5"]);
 
 // Lines of the logs: newest first, by level, pool and text; the text is looked for in tracebacks, too.
 const logged = [["INFO", "decoder", "started", ""], ["WARNING", "extractor.flow", "slow", ""], ["CRITICAL", "decoder", "died", "ValueError: Inner"]]

@@ -2,7 +2,7 @@
 
 import { el, redraw, svg } from "./dom.js";
 import { EPOCHS, logTicks, range, smoothed, ticks, timeTicks } from "./scales.js";
-import { counted } from "./words.js";
+import { counted, sweepWords } from "./words.js";
 
 const HEIGHT = 250;
 const MARGIN = { left: 56, right: 14, top: 12, bottom: 36 };
@@ -65,9 +65,9 @@ export function legend(job) {
     if (!hidden.delete(name)) hidden.add(name);
     redraw();
   };
-  const chips = job.trainers.map(({ name }, k) => el("button",
-    { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(!hidden.has(name)), onclick: toggle },
-    el("span", { class: `swatch c${k % COLOURS}` }), name));
+  const chips = job.trainers.map((trainer, k) => el("button",
+    { type: "button", class: "chip", "data-key": trainer.name, "data-name": trainer.name, "aria-pressed": String(!hidden.has(trainer.name)), onclick: toggle },
+    el("span", { class: `swatch c${k % COLOURS}` }), trainer.name, " ", el("span", { class: "note" }, sweepWords(trainer))));
   return el("div", { class: "legend", "data-key": "legend" }, chips, el("span", { class: "note" }, "pale: training, mean of the epoch so far · with dots: validation"));
 }
 

@@ -11,7 +11,7 @@ import { drawPreviews } from "./previews.js";
 import { CLOCK, EPOCHS } from "./scales.js";
 import { drawSettings } from "./settings.js";
 import { loadUsage, usageTable } from "./usage.js";
-import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share, size } from "./words.js";
+import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share, size, sweepWords } from "./words.js";
 
 const EVENTS = 5000; // as many as the master holds
 const COURSE_MS = 4000, COURSE_MOST_MS = 30_000; // how often the course is read: more seldom, the longer its stretches are
@@ -240,7 +240,7 @@ function trainers(job) {
   const rows = job.trainers.map(trainer => {
     const within = trainer.clips_done && !trainer.final; // it has a figure of the phase that it is at
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
-    return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
+    return [el("span", {}, trainer.name, " ", el("span", { class: "note" }, sweepWords(trainer))), trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
       number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`]), saved(trainer)];
   });
   return table("trainers", ["trainer", "stream", "model", "phase", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by ${job.unit}`, "newest checkpoint"], rows, [0, 1, 2, 3]);

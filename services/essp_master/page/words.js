@@ -63,5 +63,8 @@ export function consumerTitle(consumer) {
   return `${kind === "consumer" ? "loop" : kind} ${name}`;
 }
 
+/** The values of a member of a sweep: `optimizer.lr 0.03, dropout 0.5`. */
+export const sweepWords = trainer => Object.entries(trainer.sweep || {}).map(([field, value]) => `${field} ${value}`).join(", ");
+
 /** The share of a job that is done. */
 export const share = ({ done, total }) => (total ? done / total : 0);
