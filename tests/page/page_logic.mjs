@@ -184,6 +184,7 @@ assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.match(commands({ ...job, state: "completed", unit: "record" })[0][1], /^essp predict IMAGE --model s3:/);
 assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
+assert.deepEqual(commands({ ...job, state: "stopped" }).map(([, command]) => command), ["essp job start s3://b/a", "essp run s3://b/a"]);
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "active", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
 assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");

@@ -279,7 +279,10 @@ const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.repla
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
     return [job.unit === "record" ? ["classify an image", `essp predict IMAGE --model ${shellWord(job.output)}`] : ["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["create the report", `essp report ${shellWord(job.output)}`]];
-  if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "resume from the checkpoints" : "start it again", "essp job start job.yaml"]];
+  if (job.state === "stopped" || job.state === "failed") {
+    const what = job.trainers.some(trainer => trainer.checkpoint) ? "resume" : "start it again";
+    return [[what, `essp job start ${shellWord(job.output)}`], [`${what} without a master`, `essp run ${shellWord(job.output)}`]];
+  }
   return [];
 }
 
