@@ -1,4 +1,4 @@
-// What happened to a job, in plain words, newest first; kinds that people do not want to see can be left out.
+// The events of a job in plain words, newest first, with filters by kind and text.
 
 import { at, el, redraw } from "./dom.js";
 import { count, duration, number, percent, phaseTitle } from "./words.js";
@@ -8,14 +8,14 @@ const GROUPS = {
 };
 const TITLES = { course: "course", results: "results", checkpoints: "checkpoints", problems: "problems" };
 const STEP = 200;
-const without = new Set(); // groups that are not wanted
-let wanted = ""; // text that an event has to have
+const without = new Set(); // groups that the user has hidden
+let wanted = ""; // text that an event must contain
 let most = STEP;
 
-/** The group an event belongs to. */
+/** The group of an event. */
 export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].includes(event.kind)) || "course";
 
-/** An event in words for people: of reports only the figures that matter, checkpoints without their address. */
+/** An event in words: reports with their main figures, checkpoints without their address. */
 export function eventWords({ kind, message, data }) {
   if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
   if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
@@ -38,13 +38,13 @@ function step(uri) {
   return found ? ` after ${count(Number(found[1]))} clips` : "";
 }
 
-/** The events that are wanted, newest first. */
+/** The events that pass the filters, newest first. */
 export const chosen = (events, left_out, text) => {
   const part = text.toLowerCase();
   return events.filter(event => !left_out.has(groupOf(event)) && (!part || eventWords(event).toLowerCase().includes(part))).reverse();
 };
 
-/** The list with its filters. `gap`: how many of the oldest are not held any more. */
+/** The list with its filters. `gap`: number of old events that are no longer kept. */
 export function eventList(events, gap) {
   const found = chosen(events, without, wanted);
   const chips = Object.keys(GROUPS).map(group => el("button",
@@ -77,7 +77,7 @@ function more() {
   redraw();
 }
 
-/** Begin with the newest events again, as for another job. */
+/** Shows the newest events again, for example of another job. */
 export function resetEvents() {
   most = STEP;
   wanted = "";

@@ -1,19 +1,19 @@
-// What workers have logged lately, newest first: of all pools, or about one job.
+// Recent log lines of workers, newest first: of all pools, or about one job.
 
 import { ask } from "./api.js";
 import { at, el, redraw } from "./dom.js";
 import { count } from "./words.js";
 
 const HELD = 5000;
-const FIRST = 1000; // lines that are asked for at first
+const FIRST = 1000; // lines of the first request
 const STEP = 200;
 const GROUPS = { INFO: "information", WARNING: "warnings", ERROR: "errors" };
-const without = new Set(); // levels that are not wanted
-let pool = ""; // of which lines are wanted; empty: of all
-let wanted = ""; // text that a line has to have
+const without = new Set(); // levels that the user has hidden
+let pool = ""; // pool whose lines are shown; empty: all
+let wanted = ""; // text that a line must contain
 let most = STEP;
 
-/** Who asks for the lines about a job, and may be asked again; empty: all. Only new ones are read. */
+/** A function that loads the lines about a job (empty: all lines); each call reads only new ones. */
 export function watchLogs(job) {
   const lines = [];
   const about = job ? `&job=${encodeURIComponent(job)}` : "";
@@ -30,7 +30,7 @@ export function watchLogs(job) {
 /** The group of a level. */
 export const levelGroup = level => (level === "CRITICAL" ? "ERROR" : level);
 
-/** The lines that are wanted, newest first. */
+/** The lines that pass the filters, newest first. */
 export const chosenLines = (lines, left_out, from, text) => {
   const part = text.toLowerCase();
   return lines.filter(line => !left_out.has(levelGroup(line.level)) && (!from || line.pool === from)
