@@ -179,12 +179,17 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
             axes.set_axis_off()
             if picture is not None:
                 axes.imshow(picture)
-        verdict = "" if sample.right else f" taken for {sample.predicted}"
-        title = f"{sample.label}{verdict}, {percent(sample.score, 0)}"
+        verdict = "" if sample.right else f" taken for {_called(sample.predicted)}"
+        title = f"{_called(sample.label)}{verdict}, {percent(sample.score, 0)}"
         cells[0].set_title(shortened(title, _TITLE), loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):
         axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)
     return png(figure, theme)
+
+
+def _called(name: str) -> str:
+    """A class in a sentence: of one whose name is a number, this alone would say nothing."""
+    return f"class {name}" if name.isdigit() else name
 
 
 def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
