@@ -45,6 +45,7 @@ from essp_engine.video.reader import Reader
 log = logging.getLogger(__name__)
 
 COUNT = 5
+_MISTAKES = 3
 _WIDTH = 2.1
 """Width of one picture in inches."""
 _DPI = 80
@@ -77,16 +78,12 @@ class Sample:
 
 
 def choose(run: Run) -> list[int]:
-    """Indices of the videos to show: spread over the classes, and including a misclassified one if there is any."""
+    """Indices of the videos to show: spread over the classes, and the misclassified ones with the highest scores."""
     if not len(run.fused):
         return []
-    wrong = np.flatnonzero(~run.fused.right)
     by_class = [np.flatnonzero(run.fused.class_id == c) for c in np.unique(run.fused.class_id)]
     spread = np.linspace(0, len(by_class) - 1, min(COUNT, len(by_class))).round().astype(int)
-    chosen = [int(by_class[c][0]) for c in spread]
-    if len(wrong) and not set(chosen) & set(wrong.tolist()):
-        chosen[-1] = int(wrong[0])
-    return chosen
+    return list(dict.fromkeys([*(int(by_class[c][0]) for c in spread), *run.mistakes[:_MISTAKES]]))
 
 
 def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sample]:
