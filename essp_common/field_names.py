@@ -33,7 +33,7 @@ def fields_named(names: Names, kind: type[BaseModel]) -> Iterator[None]:
         yield
     except ConfigError as error:
         if names and type(error) is ConfigError:
-            raise renamed(error, names, kind) from error
+            raise renamed(error, names, kind).with_traceback(error.__traceback__) from error.__cause__
         raise
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-WIDTHS = (420, 1280, 2560)
+WIDTHS = (420, 1440, 2560)
 SCHEMES = ("light", "dark")
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _READS, _WRITES = 3, 4
@@ -246,13 +246,13 @@ def _take_all(page: Browser, server: str, token: str, out: Path) -> int:
 
 
 def _take_own(page: Browser, out: Path) -> int:
-    from tools.page_states import BUSY, EVENTS, JOBS, busy_master
+    from tools.page_states import BUSY, EVENTS, HOUR, JOBS, busy_master
 
     with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), 0, 0) as server:
         taken = take(page, f"{server}/#/", "empty", out)
-    with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), JOBS, EVENTS) as server:
+    with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), JOBS, EVENTS, hour=True) as server:
         taken += _take_all(page, server, "", out)
-        return taken + take(page, f"{server}/#/jobs/{BUSY}", "job-busy", out)
+        return taken + sum(take(page, f"{server}/#/jobs/{name}", f"job-{name}", out) for name in (BUSY, HOUR))
 
 
 if __name__ == "__main__":

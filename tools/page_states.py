@@ -1,4 +1,5 @@
-"""A master with as much to see as a busy one has: 200 jobs, in each of their states, and one with 1,000 events.
+"""A master with as much to see as a busy one has: 200 jobs, in each of their states, one with 1,000 events, and one
+with an hour behind it.
 
 For pictures of the page (`page_pictures.py`) and for what it takes (`benchmarks/page.py`). The master and its API are
 real; events and the course of two trainers come by messages, as from workers. An hour of a job's course (`play_hour`)
@@ -7,6 +8,7 @@ comes by a clock of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import exp, sin
@@ -48,6 +50,8 @@ from essp_master.service import Master
 JOBS, EVENTS = 200, 1000
 BUSY = "busy"
 """The job with the events."""
+HOUR = "hour"
+"""The job that has run for an hour."""
 POINTS = 200
 """That each trainer told of its course."""
 
@@ -56,18 +60,23 @@ _TRACEBACK = "Traceback (most recent call last):\n  ...\nValueError: a clip of 1
 
 
 @contextmanager
-def busy_master(folder: Path, jobs: int, events: int) -> Iterator[str]:
+def busy_master(folder: Path, jobs: int, events: int, hour: bool = False) -> Iterator[str]:
     """The URL of a master with so many jobs, of which `busy` has so many events.
 
-    One of the others is paused, one stopped and one failed; one waits in the queue.
+    One of the others is paused, one stopped and one failed; one waits in the queue. `hour`: there is also the job that
+    has run for an hour.
     """
     adapters = Adapters(MemoryBus(), MemoryCache(), Stores([f"file://{folder}"]))
     adapters.bus.ensure_topics({name: topics.partitions(name) for name in topics.FIXED})
     busy = _job(folder, BUSY)
-    settings = MasterSettings(queue_budget=max(1, jobs - 4) * busy.limits.budget)
+    settings = MasterSettings(queue_budget=max(1, jobs - 4 + hour) * busy.limits.budget)
     master = Master(adapters, settings, "m")
     if jobs:
         _fill(master, adapters, folder, busy, jobs, events)
+    if hour:
+        long = busy.model_copy(update={"name": HOUR, "output": f"file://{folder}/{HOUR}"})
+        master.start(long)
+        play_hour(master, adapters, long, time.time() - HOUR_S)
     server = ApiServer(create_app(master, settings), "127.0.0.1", 0, settings)
     thread = Thread(target=server.run, daemon=True)
     thread.start()

@@ -2,7 +2,8 @@
 
 Without files it reads all of `SCOPE`, as in `make check`. It prints a line for each phrase that it finds, and exits
 with 1 if there are any. Code blocks, code spans, link targets and generated text are not prose. In Python files, prose
-is docstrings, other strings that contain a space, and comments; in YAML, comments; in the page's scripts, strings.
+is docstrings, other strings that contain a space, and comments; in YAML, comments; in the page's scripts, comments and
+strings.
 """
 
 from __future__ import annotations
@@ -187,9 +188,14 @@ def _of_html(text: str) -> Prose:
     yield 1, re.sub(r"<(code|script|style)\b.*?</\1>|<[^>]*>", _blank, text, flags=re.DOTALL)
 
 
+_SCRIPT_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))//\s(.*)$|^\s*/?\*+\s(.*)$")
+
+
 def _of_script(text: str) -> Prose:
-    """Texts between quotes that have a space in them, without what is computed in them."""
-    code = re.sub(r"^\s*(//|/?\*).*$", "", text, flags=re.MULTILINE)
+    """Comments, and texts between quotes that have a space in them, without what is computed in them."""
+    lines = enumerate(text.splitlines(), start=1)
+    yield from _joined([(n, found[1] or found[2]) for n, line in lines if (found := _SCRIPT_COMMENT.search(line))])
+    code = _SCRIPT_COMMENT.sub("", text)
     for number, line in enumerate(code.splitlines(), start=1):
         for quoted in re.findall(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`', line):
             words = re.sub(r"\$\{[^}]*\}", "X", "".join(quoted))

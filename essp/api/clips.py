@@ -246,8 +246,8 @@ def _opened(stack: ExitStack, video: str | Path | VideoRow | Contents) -> VideoF
         _, store, key, info = found_video(uri, stores)
         path = store.local_path(key)
         file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
-    except NotFound as error:
-        raise BadVideo(f"{uri} does not exist", "vanished") from error
+    except NotFound:
+        raise BadVideo(f"{uri} does not exist", "vanished") from None
     if isinstance(video, VideoRow) and (video.size_bytes, video.etag) != (info.size_bytes, info.etag):
         copied = video.size_bytes == info.size_bytes
         cure = "build the catalog again" + (", or for copies run `essp catalog relocate CATALOG`" if copied else "")

@@ -17,8 +17,8 @@ from rich.text import Text
 from essp.account import Account, account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
-from essp.cli import rest
-from essp.cli.console import open_console
+from essp.cli import completions, rest
+from essp.cli.console import open_console, say
 from essp.cli.job_output import no_history, status_of
 from essp.uris import as_uri
 from essp_common.artifacts.history import History
@@ -30,7 +30,12 @@ _MARKS = {True: Text("holds", "green"), False: Text("broken", "red"), None: Text
 
 
 def main(
-    job: Annotated[str, typer.Argument(help="A job of the master, or the output of one: folder or URI.")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="A job of the master, or the output of one: folder or URI.", autocompletion=completions.jobs
+        ),
+    ],
     server: rest.Server = rest.SERVER,
     token: rest.Token = "",
     as_json: rest.AsJson = False,
@@ -57,7 +62,7 @@ def _plan(account: Account, stores: Stores) -> Planned | None:
     try:
         return planned(account.runs[-1].spec, stores)
     except EsspError as error:
-        typer.echo(f"essp: {error}", err=True)
+        say(f"essp: {error}")
         return None
 
 

@@ -22,7 +22,7 @@ from essp.bench.sources import Damaged, Source
 from essp.bench.storages import Storage, storages
 from essp.bench.trace import Trace
 from essp.bench.trace_files import check_path, traced, write_trace
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.interrupt import interruptible
 from essp.folders import written
 from essp_common.errors import ConfigError, EsspError
@@ -225,14 +225,14 @@ def conclude(results: Results, as_json: bool, files: Sequence[WriteFile], failur
     failures = [error for error in (failure, *map(failure_of, files)) if error is not None]
     errors = open_console(stderr=True)
     for error in failures[1:]:
-        errors.print(f"essp: {error}", soft_wrap=True, highlight=False)
+        say(f"essp: {error}", errors)
     if failures:
         raise failures[0]
     if not results.rows:
         errors.print("interrupted before anything was measured")
         raise typer.Exit(EXIT_INTERRUPTED)
     if results.partial:
-        errors.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        say("interrupted: these figures are of fewer runs than were asked for", errors)
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -266,7 +266,7 @@ def _print(results: Results, as_json: bool) -> None:
         console = open_console()
         console.print(results.table())
         for sentence in results.sentences:
-            console.print(sentence, highlight=False, soft_wrap=True)
+            say(sentence, console)
 
 
 def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:
@@ -277,7 +277,7 @@ def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: in
     if resident:
         lines.append(f"{counted(resident, 'file')} stayed in memory although --cold gives up all pages (tmpfs?)")
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line, console)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from essp.catalog.relocation import relocate
 from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
@@ -140,7 +140,7 @@ def build_command(
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
-        console.print(f"recognised as {what}", highlight=False, soft_wrap=True)
+        say(f"recognised as {what}", console)
 
     settings = Settings()
     try:
@@ -162,25 +162,21 @@ def build_command(
             )
             built = build(as_uri(source), as_uri(out), settings.stores, options, tell, recognised)
     except KeyboardInterrupt:
-        console.print("interrupted; what was read is kept: run the same command again to continue", soft_wrap=True)
+        say("interrupted; what was read is kept: run the same command again to continue", console)
         raise typer.Exit(130) from None
     summary = summarize(read_catalog(built.store, built.key, COLUMNS))
     if as_json:
         typer.echo(json.dumps({"catalog": as_uri(out), **asdict(summary)}, indent=2))
     else:
         _show(open_console(), summary)
-        console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
+        say(_closing(built, as_uri(out)), console)
     for note in built.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        say(f"note: {note}", console)
     broken = sum(problem.videos for problem in summary.problems if problem.kind in ("truncated", "damaged"))
     if broken and not salvage:
-        console.print(
-            f"note: {counted(broken, 'video')} cut off or damaged; --salvage uses the frames before that",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"note: {counted(broken, 'video')} cut off or damaged; --salvage uses the frames before that", console)
     if not summary.usable.videos:
-        console.print("no video can be used: `essp catalog show --problems` lists why", soft_wrap=True)
+        say("no video can be used: `essp catalog show --problems` lists why", console)
         raise typer.Exit(1)
 
 
@@ -254,13 +250,9 @@ def relocate_command(
     parts = [f"wrote {as_uri(out or catalog)}: {counted(found.files, 'file')}, {found.moved} in another place"]
     if found.taken:
         parts.append(f"{found.taken} with another time or ETag but the same content as far as it is known")
-    open_console().print(", ".join(parts), highlight=False, soft_wrap=True)
+    say(", ".join(parts), open_console())
     if found.unchecked:
-        open_console(stderr=True).print(
-            f"note: of {counted(found.unchecked, 'file')} the catalog has no checksum, so only sizes were compared",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"note: of {counted(found.unchecked, 'file')} the catalog has no checksum, so only sizes were compared")
 
 
 @app.command("merge")
@@ -300,18 +292,8 @@ def merge_command(
     parts = [f"{name} {counted(rows, 'row')} of {classes[name]}" for name, rows in found.rows.items()]
     shares = ", ".join(f"{json.dumps(name)}: 1" for name in found.rows)
     console = open_console()
-    console.print(
-        f"wrote {as_uri(out)}: {', '.join(parts)}; {counted(found.all_classes, 'class')} in all",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
-    console.print(
-        f"In a job, sampling.mix sets their shares: {{column: {column}, shares: {{{shares}}}}}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    say(f"wrote {as_uri(out)}: {', '.join(parts)}; {counted(found.all_classes, 'class')} in all", console)
+    say(f"In a job, sampling.mix sets their shares: {{column: {column}, shares: {{{shares}}}}}", console)
 
 
 app.command("check")(check_command)
@@ -340,7 +322,7 @@ def _show(console: Console, summary: Summary) -> None:
     if left:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
     for line in _events(summary):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line, console)
     if summary.usable.videos:
         _show_usable(console, summary)
     for title, problems in (("note", summary.notes), ("problem", summary.problems)):
@@ -351,23 +333,21 @@ def _show(console: Console, summary: Summary) -> None:
 def _show_usable(console: Console, summary: Summary) -> None:
     console.print(_splits(summary), _classes(summary))
     for line in _groups(summary):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line, console)
     for title, counts in (("codec", summary.codecs), ("size", summary.sizes), ("frames/s", summary.frame_rates)):
         console.print(_counts(title, counts))
     if summary.gop is not None:
         gop = summary.gop
         seekable = _seekable(summary.seekable, summary.usable.videos)
         console.print(_counts("GOP length (frames)", {k: v for k, v in gop.counts.items() if v}, "groups"))
-        console.print(
-            f"GOP: median {gop.median}, longest {gop.longest} frames; {seekable}", highlight=False, soft_wrap=True
-        )
+        say(f"GOP: median {gop.median}, longest {gop.longest} frames; {seekable}", console)
 
 
 def _seekable(count: int, videos: int) -> str:
     """Whether a clip needs only the frames around it decoded, or the file from its beginning."""
     if count:
-        return f"{count} of {counted(videos, 'video')} can be entered at keyframes"
-    return "no video can be entered at a keyframe: each is decoded from its beginning, which is slow for long ones"
+        return f"{count} of {counted(videos, 'video')} are seekable: decoding starts at the keyframe before a clip"
+    return "no video is seekable: each is decoded from its beginning, which is slow for long ones"
 
 
 def _amount(amount: Amount) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from essp.catalog.check.findings import KINDS, LONG_GOP, Wanted
 from essp.catalog.check.page import render
 from essp.catalog.check.run import TIMEOUT_S, Check, CheckOptions, Report
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.quantities import duration
@@ -83,12 +83,10 @@ def check_command(
         typer.echo(json.dumps(_figures(report, written), indent=2))
     else:
         _show(open_console(), report)
-        console.print(f"wrote {written} in {duration(report.elapsed_s)}", highlight=False, soft_wrap=True)
+        say(f"wrote {written} in {duration(report.elapsed_s)}", console)
     if interrupted:
         left = report.files_total - report.files
-        console.print(
-            f"interrupted, {left} files were not read: run the same command again to continue", soft_wrap=True
-        )
+        say(f"interrupted, {left} files were not read: run the same command again to continue", console)
         raise typer.Exit(130)
     if any(finding.gravity == "error" for finding in report.findings):
         raise typer.Exit(1)
@@ -131,4 +129,4 @@ def _show(console: Console, report: Report) -> None:
         table.add_row(about.gravity, str(count), about.title, "\n".join(examples))
     console.print(table)
     for kind in counts:
-        console.print(f"{KINDS[kind].title}: {KINDS[kind].remedy}", highlight=False, soft_wrap=True)
+        say(f"{KINDS[kind].title}: {KINDS[kind].remedy}", console)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers, weights_of
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.folders import store_for
 from essp.uris import as_uri
 from essp_common.artifacts.checkpoint_files import StoredFile
@@ -61,7 +61,7 @@ def ls_command(
     console.print(table)
     for each in found:
         if each.problem:
-            console.print(f"{each.trainer} {each.step}: {each.problem}", highlight=False, soft_wrap=True)
+            say(f"{each.trainer} {each.step}: {each.problem}", console)
 
 
 @app.command("show")
@@ -174,7 +174,7 @@ def diff_command(
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
     for title, names in (("gone", found.missing), ("new", found.added), ("of another shape", found.reshaped)):
         if names:
-            console.print(f"{title}: {', '.join(names)}", highlight=False, soft_wrap=True)
+            say(f"{title}: {', '.join(names)}", console)
 
 
 @app.command("export")

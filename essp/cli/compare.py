@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.comparison.comparison import (
     Comparison,
     compare,
@@ -63,7 +63,7 @@ def main(
     else:
         _print(found, open_console())
     for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     if out is not None:
         from essp.comparison.page import render  # matplotlib, which only the page needs
 
@@ -79,7 +79,7 @@ def _print(found: Comparison, console: Console) -> None:
     if found.results:
         console.print(_results(found))
     for pair in found.pairs:
-        console.print(pair_words(pair))
+        say(pair_words(pair), console)
 
 
 def _settings(found: Comparison) -> Table:

@@ -211,7 +211,7 @@ def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
     for trainer in trainers:
         wait = trainer.data_wait_ratio
         table.add_row(
-            Text(trainer.name),
+            Text(trainer.label),
             _place(trainer),
             f"{trainer.clips_done:,}",
             _number(trainer.clips_per_s, 1),
@@ -258,11 +258,12 @@ def _figures(status: JobStatus) -> Table:
     table = _table(
         f"by {status.unit}", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in shown)
     )
-    for name in [*(trainer.name for trainer in status.trainers), "fused"]:
+    labels = {trainer.name: trainer.label for trainer in status.trainers}
+    for name in [*labels, "fused"]:
         weight = metrics.get(f"weight.{name}")
         cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in shown]
         style = "bold" if name == "fused" else ""
-        table.add_row(Text(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
+        table.add_row(Text(labels.get(name, name)), "" if weight is None else f"{weight:.3f}", *cells, style=style)
     return table
 
 

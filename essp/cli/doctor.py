@@ -18,7 +18,9 @@ from threading import Thread
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from essp.cli.console import broken, open_console, say
 from essp.doctor import machine, master, stores
 from essp.doctor.finding import Finding, Level, fail, ok, warn
 from essp_common import distribution
@@ -48,13 +50,20 @@ def main(
         lines = [{"check": f.check, "level": f.level, "what": f.what, "remedy": f.remedy} for f in findings]
         typer.echo(json.dumps({"essp": distribution.version(), "level": worst, "findings": lines}, indent=2))
     else:
-        for finding in findings:
-            level = typer.style(f"{finding.level:<4}", _COLOURS[finding.level])
-            typer.echo(f"{level}  {finding.check:<{_WIDTH}} {finding.what}")
-            if finding.remedy:
-                typer.echo(f"{'':<{6 + _WIDTH}}   {finding.remedy}")
+        _print(findings)
     if worst is Level.FAIL:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    console = open_console()
+    for finding in findings:
+        what = f"{finding.level:<4}  {finding.check:<{_WIDTH}} {finding.what}"
+        line = Text(broken(what, console, indent=7 + _WIDTH))
+        line.stylize(_COLOURS[finding.level], 0, 4)
+        console.print(line, soft_wrap=True)
+        if finding.remedy:
+            say(" " * (9 + _WIDTH) + finding.remedy, console, indent=11 + _WIDTH)
 
 
 def examine(settings: Settings, server: str = "", token: str = "") -> list[Finding]:

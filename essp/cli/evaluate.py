@@ -11,7 +11,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.evaluation.segment_lists import SegmentList, named_alike, of_subset, read_found, read_labelled
 from essp.evaluation.segments import Evaluation, Numbers, evaluate
 from essp.uris import as_uri
@@ -79,10 +79,10 @@ def segments(
         return
     console = open_console()
     thresholds = counted(len(result.overlaps), "threshold")
-    console.print(f"average precision by overlap, percent; mean over {thresholds}", style="dim", soft_wrap=True)
+    say(f"average precision by overlap, percent; mean over {thresholds}", console, "dim")
     console.print(_table(result))
     for note in notes:
-        console.print(note, style="yellow", soft_wrap=True)
+        say(note, console, "yellow")
 
 
 def _overlaps(text: str) -> tuple[float, ...]:

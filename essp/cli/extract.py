@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 
 from essp.catalog.build import BuildOptions, build
-from essp.cli.console import open_console
+from essp.cli import completions
+from essp.cli.console import open_console, say
 from essp.cli.extraction_job import Asked, extraction_job
 from essp.cli.job_file import Sets
 from essp.cli.reading_progress import reading_progress
@@ -84,7 +85,10 @@ def main(
     out: Annotated[str, typer.Option(help="Folder to write to; a path or a URI.")],
     network: Annotated[
         str | None,
-        typer.Option(help="Network whose embeddings to write: a torchvision name, timm:NAME, hf:NAME, or your own."),
+        typer.Option(
+            help="Network whose embeddings to write: a torchvision name, timm:NAME, hf:NAME, or your own.",
+            autocompletion=completions.models,
+        ),
     ] = None,
     weights: Annotated[
         str | None,
@@ -98,7 +102,10 @@ def main(
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(help="Feature to compute (`essp extractor ls`); may be repeated (default: rgb)."),
+        typer.Option(
+            help="Feature to compute (`essp extractor ls`); may be repeated (default: rgb).",
+            autocompletion=completions.features,
+        ),
     ] = None,
     every: Annotated[
         str | None,
@@ -244,10 +251,10 @@ def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None
         with reading_progress(console, "reading videos") as tell:
             built = build(uri, catalog, settings.stores, options, tell)
     except KeyboardInterrupt:
-        console.print("interrupted; what was read is kept: give the same command again to continue", soft_wrap=True)
+        say("interrupted; what was read is kept: give the same command again to continue", console)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     for note in built.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        say(f"note: {note}", console)
 
 
 def _with_weights(asked: Asked, network: str, output: str, console: Console) -> Asked:
@@ -363,7 +370,7 @@ def _tell_result(found: FeatureManifest, stores: Stores, output: str, as_json: b
     for name, source in found.sources.items():
         found_bad = list(bad[name].items())
         for video, error in found_bad[:_MOST_TOLD]:
-            console.print(f"{video}: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+            say(f"{video}: {error}", console, "yellow")
         if len(found_bad) > _MOST_TOLD:
             console.print(f"and {len(found_bad) - _MOST_TOLD} more: {name}-videos.parquet names all", style="yellow")
         of = f"{counted(source.rows, 'vector')} of {source.numbers} numbers, of {counted(source.videos, 'video')}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import typer
-
 from essp.cli.confirmation import ask_for
+from essp.cli.console import say
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
 from essp_engine.preflight.output import Asked
@@ -24,4 +23,4 @@ def preflight_asking(spec: JobSpec, stores: Stores, fresh: bool, yes: bool, decl
 def tell(found: Preflight) -> None:
     """Report what will be removed."""
     if found.removes is not None:
-        typer.echo(f"--fresh removes {found.removes.words}", err=True)
+        say(f"--fresh removes {found.removes.words}")

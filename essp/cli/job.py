@@ -24,7 +24,7 @@ from rich.text import Text
 
 from essp.cli import completions
 from essp.cli.confirmation import Yes, ask_for, confirm
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, Fresh, JobFile, Named, Sets, YesFresh, load_job, options_named
 from essp.cli.job_history import dump, why
@@ -193,7 +193,9 @@ def remove(
     job: Annotated[
         str,
         typer.Argument(
-            help="A job of the master; or the output of one that ran without a master, as runs/first, ./first or a URI."
+            help="A job of the master; or the output of one that ran without a master, as runs/first, ./first or a "
+            "URI.",
+            autocompletion=completions.jobs,
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
@@ -396,12 +398,12 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
             if deadline is None and (heard_s is None or time.monotonic() - heard_s >= _PATIENCE_S):
                 raise
             if not silent:
-                typer.echo(f"essp: {error}; trying again", err=True)
+                say(f"essp: {error}; trying again")
             silent = True
         if status is not None and status.state.ended:
             break
         if deadline is not None and time.monotonic() >= deadline:
-            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it continues", err=True)
+            say(f"essp: job {name} has not ended within {timeout_s:g} s; it continues")
             raise typer.Exit(EXIT_TIMEOUT)
         time.sleep(_LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic())))
     if as_json:
@@ -433,7 +435,7 @@ def _retried(ask: Callable[[], Any]) -> Any:
             if (times > 1 and not lost) or time.monotonic() - began_s >= _PATIENCE_S:
                 raise
             if times == 2:
-                typer.echo(f"essp: {error}; trying again", err=True)
+                say(f"essp: {error}; trying again")
         time.sleep(_LOOK_S if times > 1 else 0.0)
 
 

@@ -14,21 +14,24 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.json_format import MessageToDict
+from pydantic import BaseModel
 from rich.table import Table
 
 from essp.account import Account, account_of
 from essp.audit.invariants import check
 from essp.audit.story import Story, consumer_words, purpose_in, story_of
-from essp.cli import rest
-from essp.cli.console import open_console
+from essp.cli import completions, rest
+from essp.cli.console import open_console, say
 from essp.cli.job_output import no_history, status_of
 from essp.folders import written
 from essp.uris import as_uri
+from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
+from essp_common.artifacts.timeline import TimelineFile
 from essp_common.catalog.schema import PLANNED
 from essp_common.distribution import NAME, version
 from essp_common.errors import ConfigError, EsspError, NotFound
@@ -37,6 +40,7 @@ from essp_common.job.status import PurposeName, phase_title, purpose_name
 from essp_common.pb.v1.messages_pb2 import HistorySegment
 from essp_common.quantities import counted, size
 from essp_common.records.rows import open_data
+from essp_common.runtime.addresses import without_secrets
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
@@ -45,7 +49,10 @@ _PURPOSES: tuple[PurposeName, ...] = get_args(PurposeName)
 _MOST_STORIES = 10
 """Clips of one video whose stories are shown."""
 
-Job = Annotated[str, typer.Argument(help="A job of the master, or the output of one: folder or URI.")]
+Job = Annotated[
+    str,
+    typer.Argument(help="A job of the master, or the output of one: folder or URI.", autocompletion=completions.jobs),
+]
 
 
 def why(
@@ -106,14 +113,15 @@ def dump(
     token: rest.Token = "",
     as_json: rest.AsJson = False,
 ) -> None:
-    """Write everything known about a job into one file, for a bug report: its fields, status, history and audit.
+    """Write everything known about a job into one file, for a bug report: its fields, status, history, audit, and its
+    course over time.
 
-    The file contains names of videos, but no videos and no weights.
+    The file contains names of videos, but no videos, no weights, and no passwords or signatures of URLs.
     """
     stores = Stores(Settings().stores)
     status = status_of(job, server, token)
     output, segments = _history_of(job, server, token, stores)
-    account = account_of(segments)
+    account, course = account_of(segments), TimelineFile(stores.under(output)).read()
     path = Path(f"{account.runs[-1].spec.name}.zip") if out is None else out
     about = {
         "distribution": f"{NAME} {version()}",
@@ -123,12 +131,13 @@ def dump(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     parts = {
-        "about.json": json.dumps(about, indent=2),
-        "job.json": json.dumps(json.loads(account.runs[-1].snapshot.spec_json), indent=2),
-        "status.json": account.status_json if status is None else status.model_dump_json(indent=2),
-        "audit.json": json.dumps(_findings(account), indent=2),
-        "history.jsonl": "".join(f"{line}\n" for line in _lines(segments)),
-        "ledger.json": "" if account.ledger is None else MessageToJson(account.ledger),
+        "about.json": _text(about),
+        "job.json": _text(json.loads(account.runs[-1].snapshot.spec_json)),
+        "status.json": _text(json.loads(account.status_json or "null") if status is None else status),
+        "audit.json": _text(_findings(account)),
+        "history.jsonl": "".join(f"{_text(entry, None)}\n" for entry in _entries(segments)),
+        "ledger.json": "" if account.ledger is None else _text(MessageToDict(account.ledger)),
+        layout.TIMELINE: "" if course is None else _text(course, None),
     }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -211,7 +220,7 @@ def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> di
     try:
         phases = _phases(segments, stores)
     except EsspError as error:
-        typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
+        say(f"essp: the plan of the job cannot be made again: {error}")
         return None
     for number, plan in enumerate(phases.plans):
         name = purpose_name(plan.purpose, phases.spec.kind)
@@ -226,10 +235,30 @@ def _findings(account: Account) -> list[object]:
     return [finding.model_dump() for finding in check(account, None, None, round(time.time() * 1000))]
 
 
-def _lines(segments: list[HistorySegment]) -> Iterator[str]:
+def _entries(segments: list[HistorySegment]) -> Iterator[dict[str, Any]]:
     for segment in segments:
         for entry in segment.entries:
-            yield MessageToJson(entry, indent=None)
+            yield MessageToDict(entry)
+
+
+def _text(document: Any, indent: int | None = 2) -> str:
+    """The document as JSON; empty for None."""
+    plain = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
+    return "" if plain is None else json.dumps(_shareable(plain), indent=indent)
+
+
+def _shareable(value: Any) -> Any:
+    """Without passwords and signatures in URLs, also in those of a job that is stored as a text."""
+    if isinstance(value, dict):
+        return {name: _shareable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shareable(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.dumps(_shareable(json.loads(value))) if value.startswith("{") else without_secrets(value)
+    except ValueError:  # no job, just a name that begins like one
+        return without_secrets(value)
 
 
 def _print(story: Story, planned: dict[str, str | int] | None) -> None:

@@ -21,7 +21,12 @@ Level = Literal["info", "warning", "error"]
 
 def main(
     job: Annotated[str, typer.Option(help="Only lines about this job.", autocompletion=completions.jobs)] = "",
-    pool: Annotated[str, typer.Option(help="Only lines of this pool; `trainer` stands for all trainers.")] = "",
+    pool: Annotated[
+        str,
+        typer.Option(
+            help="Only lines of this pool; `trainer` stands for all trainers.", autocompletion=completions.pools
+        ),
+    ] = "",
     worker: Annotated[str, typer.Option(help="Only lines of this worker.")] = "",
     level: Annotated[Level, typer.Option(help="Only lines of this level or a more severe one.")] = "info",
     lines: Annotated[

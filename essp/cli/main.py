@@ -140,7 +140,7 @@ def _options(
 ) -> None:
     """Train and evaluate video classifiers straight from compressed video."""
     for line in variables.misspelt(os.environ):
-        typer.echo(f"essp: warning: {line}", err=True)
+        _say(f"warning: {line}")
 
 
 def main() -> None:
@@ -154,15 +154,21 @@ def main() -> None:
         with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):
             app()
     except EsspError as error:
-        typer.echo(f"essp: {error}; {_MAKE_ROOM}" if isinstance(error, StorageFull) else f"essp: {error}", err=True)
+        _say(f"{error}; {_MAKE_ROOM}" if isinstance(error, StorageFull) else str(error))
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
     except OSError as error:  # from stdout, or from a file that a command writes directly
         if error.errno not in _DISK_ERRORS:
             raise
-        typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)
+        _say(f"{error.filename or 'the output'}: {error.strerror or error}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _say(text: str) -> None:
+    from essp.cli.console import say  # only errors and warnings need it here
+
+    say(f"essp: {text}")
 
 
 def _fill_standard_streams() -> None:

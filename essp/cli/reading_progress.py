@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from essp.catalog.progress import Progress, Tell
+from essp.cli.console import say
 from essp_common.quantities import duration, size
 
 _LINE_EVERY_S = 5.0
@@ -39,7 +40,7 @@ def _line_printer(console: Console) -> Tell:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _LINE_EVERY_S
-            console.print(f"read {now.files_done} of {now.files_total} files, {_note(now)}", soft_wrap=True)
+            say(f"read {now.files_done} of {now.files_total} files, {_note(now)}", console)
 
     return tell
 

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_command
 from essp.cli.sizes import bytes_between
 from essp.folders import store_for
@@ -100,7 +100,7 @@ def build_command(
     options = BuildOptions(encode, None if side is None else (side, side), append, workers, file_bytes)
     wanted = SourceOptions(within, as_uri(images) if images else "", whole, frames)
     with open_source(as_uri(source), stores, wanted) as found:
-        console.print(_recognised(source, found), highlight=False, soft_wrap=True)
+        say(_recognised(source, found), console)
         if dry_run:
             if as_json:
                 typer.echo(json.dumps(_plan(source, found), indent=2))
@@ -156,7 +156,7 @@ def show_command(data_set: DataSetArgument, version: VersionOption = None, as_js
     console.print(Text.assemble((data_set, "bold"), told), soft_wrap=True)
     console.print(_counts(counted(len(reader.classes), "class"), classes), _counts("size", shapes))
     for what, why in reader.damaged.items():
-        console.print(f"damaged: {what}: {why}", highlight=False, soft_wrap=True)
+        say(f"damaged: {what}: {why}", console)
 
 
 @app.command("verify")
@@ -210,15 +210,14 @@ def _plan(name: str, source: Source) -> dict[str, object]:
 def _tell_built(console: Console, out: str, built: Built, scaled: bool, side: int | None) -> None:
     """Print the result of a build. `scaled`: a loader needs to know the image size."""
     for name, why in list(built.problems.items())[:_MOST_LINES]:
-        console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True)
+        say(f"left out {name}: {why}", console)
     if len(built.problems) > _MOST_LINES:
         console.print(f"... and {len(built.problems) - _MOST_LINES} more (--json has all)")
     arguments = f"{out!r}, size={side or _USUAL_SIDE}" if scaled else repr(out)
-    console.print(
+    say(
         f"wrote {out} version {built.version}: {counted(built.records, 'record')}, {size(built.bytes)}, in "
         f"{built.elapsed_s:.1f} s; train on it with essp.Records({arguments})",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
 
 

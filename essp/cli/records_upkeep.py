@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from essp.cli.confirmation import Yes, confirm
+from essp.cli.console import say
 from essp.records.selection import NO_LABEL, keys_of, selected
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -92,8 +93,7 @@ def clean_command(
     verb = "would remove" if dry_run else "removed"
     typer.echo(f"{verb} {what}" if left.keys else "there is nothing to remove")
     if left.alive:
-        typer.echo(
-            f"{counted(left.alive, 'file')} of builds that wrote something in the last {older_than:g} hours "
-            "stay, since they may be running",
-            err=True,
+        say(
+            f"{counted(left.alive, 'file')} of builds that wrote something in the last {older_than:g} hours stay, "
+            "since they may be running"
         )

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from essp.cli.console import say
 from essp.uris import check_token, master_address, signed_in
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.distribution import VERSION_HEADER, version
@@ -141,7 +142,7 @@ def check(response: httpx.Response) -> None:
     except (ValueError, KeyError, TypeError, RecursionError):
         document, detail = {}, str(not_a_master(response, str(response.status_code)))
     if response.status_code in (401, 403):
-        typer.echo(f"essp: {detail}", err=True)
+        say(f"essp: {detail}")
         raise typer.Exit(EXIT_DENIED)
     if response.status_code == HTTPStatus.CONFLICT and document.get("job"):
         raise OfAnotherJob(detail, str(document["job"]))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from essp.cli.console import say
 from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
@@ -127,7 +128,7 @@ def settings_of(servers: bool = False) -> Settings:
         return settings
     if named:
         variables = " and ".join(f"ESSP_{name.upper()}" for name in named)
-        typer.echo(f"not used: {variables}; this job runs in memory (essp run --servers uses the servers)", err=True)
+        say(f"not used: {variables}; this job runs in memory (essp run --servers uses the servers)")
     return settings.model_copy(update=dict.fromkeys(named, "memory://"))
 
 
@@ -200,7 +201,7 @@ def _tell_if_trained(job: Preflight) -> None:
     if job.spec.trainers and all(name in job.resume.ended for name in job.spec.trainers):
         stopped = ", ".join(sorted(job.resume.stops))
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        typer.echo(f"training has finished; to continue, give --epochs {2 * job.spec.epochs}{but}", err=True)
+        say(f"training has finished; to continue, give --epochs {2 * job.spec.epochs}{but}")
 
 
 def _write_report(output: ObjectStore, stores: Stores) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
@@ -81,7 +81,7 @@ def main(
     for one in found:
         tell(one)
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}")
     if failing:
         raise not_ready(failing)
 

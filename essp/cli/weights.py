@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from essp.cli import completions
 from essp.weights.fetching import fetch_weights
 from essp_common.job.registered import HUGGING_FACE
 from essp_common.quantities import size
@@ -24,7 +25,10 @@ def weights() -> None:
 def fetch_command(
     model: Annotated[
         str,
-        typer.Argument(help="A network with weights of torchvision (`resnet18`), timm:NAME or hf:OWNER/NAME."),
+        typer.Argument(
+            help="A network with weights of torchvision (`resnet18`), timm:NAME or hf:OWNER/NAME.",
+            autocompletion=completions.models,
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="File to write (default: NAME.safetensors here).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print file, source and size as JSON.")] = False,

@@ -20,6 +20,7 @@ from essp_common.cache.port import of_tenant
 from essp_common.cache.redis import RedisCache
 from essp_common.cache.redis_url import parted
 from essp_common.errors import Unavailable
+from essp_common.quantities import size
 
 CHECK = "redis"
 OLDEST = 7
@@ -87,11 +88,11 @@ def _server(node: Any) -> Iterator[Finding]:
     elif limit - used < ROOM * limit:
         yield warn(
             CHECK,
-            f"{where} has {limit - used:,} of {limit:,} bytes free",
+            f"{where} has {size(limit - used)} of {size(limit)} free",
             "raise maxmemory, or lower `limits.budget` of the jobs; if no job is running, find out what else uses it",
         )
     else:
-        yield ok(CHECK, f"{where} has {limit - used:,} of {limit:,} bytes free and evicts nothing")
+        yield ok(CHECK, f"{where} has {size(limit - used)} of {size(limit)} free and evicts nothing")
 
 
 def _round_trip(url: str, tenant: str) -> Finding:

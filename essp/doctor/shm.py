@@ -10,6 +10,7 @@ from contextlib import closing
 
 from essp.doctor.finding import Finding, fail, ok, warn
 from essp_common.cache.shm import PARENT, SharedMemoryCache
+from essp_common.quantities import size
 
 CHECK = "shm"
 
@@ -29,12 +30,12 @@ def examine(url: str) -> Iterator[Finding]:
     if free < left:
         yield warn(
             CHECK,
-            f"{PARENT} has {free:,} bytes free, the cache may still take {left:,}",
+            f"{PARENT} has {size(free)} free, and the cache may still take {size(left)}",
             "make it larger (docker run --shm-size, mount -o remount,size=), or the cache smaller (?bytes=...); "
             "see what else is there",
         )
     else:
-        yield ok(CHECK, f"the cache may take {left:,} bytes more, {PARENT} has {free:,} free")
+        yield ok(CHECK, f"the cache may take {size(left)} more, and {PARENT} has {size(free)} free")
     if same and freed:
         yield ok(CHECK, f"a value came back and was freed in {taken_ms:.0f} ms; every process must be on this machine")
     else:

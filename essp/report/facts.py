@@ -96,6 +96,12 @@ class Run:
         best: NDArray[np.intp] = np.argmax(self.fused.probabilities, axis=1)
         return best
 
+    @property
+    def mistakes(self) -> list[int]:
+        """The misclassified videos, the one with the highest score first."""
+        predicted, wrong = self.predicted, np.flatnonzero(~self.fused.right).tolist()
+        return sorted(wrong, key=lambda v: (-self.fused.probabilities[v, predicted[v]], self.fused.video_id[v]))
+
     def answer(self, video: int, names: Sequence[str] = ()) -> str:
         """The class of a video, or all of its labels, for display. `names`: names to use for the classes."""
         return ", ".join((names or self.model.classes)[c] for c in self.right(video)) or "none"

@@ -311,22 +311,20 @@ def _long(
 
 
 def _mistakes(run: Run) -> str:
-    predicted = run.predicted
-    wrong = np.flatnonzero(~run.fused.right)
+    predicted, wrong = run.predicted, run.mistakes
     if not len(run.fused):
         return ""
-    if not len(wrong):
+    if not wrong:
         return section("Misclassified", f"<p>None of {len(run.fused):,} {run.split} {run.unit}s.</p>")
-    certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
-    for v in certain_first[:_MISTAKES]:
-        row, right = run.fused.probabilities[v], run.right(int(v))
+    for v in wrong[:_MISTAKES]:
+        row, right = run.fused.probabilities[v], run.right(v)
         names = run.model.classes
         rows.append(
             (
                 [
                     run.called(run.fused.video_id[v]),
-                    run.answer(int(v)),
+                    run.answer(v),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
                     percent(row[right].max()) if len(right) else "",

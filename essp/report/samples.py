@@ -45,6 +45,7 @@ from essp_engine.video.reader import Reader
 log = logging.getLogger(__name__)
 
 COUNT = 5
+_MISTAKES = 3
 _WIDTH = 2.1
 """Width of one picture in inches."""
 _DPI = 80
@@ -77,16 +78,12 @@ class Sample:
 
 
 def choose(run: Run) -> list[int]:
-    """Indices of the videos to show: spread over the classes, and including a misclassified one if there is any."""
+    """Indices of the videos to show: spread over the classes, and the misclassified ones with the highest scores."""
     if not len(run.fused):
         return []
-    wrong = np.flatnonzero(~run.fused.right)
     by_class = [np.flatnonzero(run.fused.class_id == c) for c in np.unique(run.fused.class_id)]
     spread = np.linspace(0, len(by_class) - 1, min(COUNT, len(by_class))).round().astype(int)
-    chosen = [int(by_class[c][0]) for c in spread]
-    if len(wrong) and not set(chosen) & set(wrong.tolist()):
-        chosen[-1] = int(wrong[0])
-    return chosen
+    return list(dict.fromkeys([*(int(by_class[c][0]) for c in spread), *run.mistakes[:_MISTAKES]]))
 
 
 def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sample]:
@@ -179,12 +176,17 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
             axes.set_axis_off()
             if picture is not None:
                 axes.imshow(picture)
-        verdict = "" if sample.right else f" taken for {sample.predicted}"
-        title = f"{sample.label}{verdict}, {percent(sample.score, 0)}"
+        verdict = "" if sample.right else f" taken for {_called(sample.predicted)}"
+        title = f"{_called(sample.label)}{verdict}, {percent(sample.score, 0)}"
         cells[0].set_title(shortened(title, _TITLE), loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):
         axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)
     return png(figure, theme)
+
+
+def _called(name: str) -> str:
+    """A class in a sentence: of one whose name is a number, this alone would say nothing."""
+    return f"class {name}" if name.isdigit() else name
 
 
 def code_shares(samples: Sequence[Sample]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from essp.report.facts import Run
 from essp_common.artifacts.figures import NAMES, Figures, judged_by, rank
-from essp_common.job.sweeps import words
+from essp_common.job.sweeps import label_of, words
 from essp_common.quantities import percent
 
 
@@ -27,7 +27,7 @@ class Standing:
     @property
     def label(self) -> str:
         """The member and its settings, for example `rgb-2 (optimizer.lr 0.03)`."""
-        return f"{self.trainer} ({', '.join(f'{field} {value}' for field, value in self.settings.items())})"
+        return label_of(self.trainer, self.settings)
 
     @property
     def judged_by(self) -> str:

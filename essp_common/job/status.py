@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobKind
+from essp_common.job.sweeps import label_of
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.validation import unreadable
 
@@ -176,6 +177,8 @@ class TrainerStatus(_Model):
     name: str
     stream: str
     model: str
+    sweep: dict[str, str] = {}
+    """The values of its swept fields; empty for a trainer of no sweep."""
     purpose: PurposeName | None
     """Its current phase; null before its first report."""
     epoch: int
@@ -203,6 +206,11 @@ class TrainerStatus(_Model):
     """Whether it is done."""
     stopped: StopStatus | None = None
     """Set if it has stopped before the last epoch (`trainers.NAME.stop`)."""
+
+    @property
+    def label(self) -> str:
+        """Its name, for example `rgb-2 (optimizer.lr 0.03)` in a sweep."""
+        return label_of(self.name, self.sweep)
 
 
 class FailureExample(_Model):

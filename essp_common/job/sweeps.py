@@ -87,6 +87,12 @@ def words(sweep: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
     }
 
 
+def label_of(trainer: str, settings: Mapping[str, str]) -> str:
+    """A member and its settings, for example `rgb-2 (optimizer.lr 0.03)`; without settings its name."""
+    told = ", ".join(f"{field} {value}" for field, value in settings.items())
+    return f"{trainer} ({told})" if told else trainer
+
+
 def _members(
     name: str, trainer: Any, sweep: Mapping[str, Any], kind: type[BaseModel], seed: int, most: int
 ) -> dict[str, dict[str, Any]]:

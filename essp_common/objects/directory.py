@@ -336,8 +336,8 @@ class DirectoryStore:
         where = os.path.join(self._root, name)
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise NotFound(f"there is no file {where}") from error
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise NotFound(f"there is no file {where}") from None  # the message is complete
         except OSError as error:
             if error.errno in _NO_SUCH_NAME:
                 raise NotFound(f"there cannot be a file {where}: {error.strerror}") from error

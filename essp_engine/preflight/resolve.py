@@ -157,7 +157,7 @@ def _opened(spec: JobSpec, stores: Stores) -> Catalog:
     except NotFound as error:
         raise ConfigError(
             f"{error}; make one with `essp catalog build`", field="data.catalog", code="not_found"
-        ) from error
+        ) from None
     except ConfigError as error:
         if error.field:  # it is about how the job divides the catalog
             raise

@@ -17,7 +17,7 @@ import { previewWords } from "./previews.js";
 import { CLOCK, EPOCHS, logTicks, passed, range, smoothed, ticks, timeTicks } from "./scales.js";
 import { currentSettings, differences, leaves } from "./settings.js";
 import { worksFor } from "./usage.js";
-import { consumerTitle, duration, fullMoment, judgedBy, percent, size } from "./words.js";
+import { consumerTitle, duration, fullMoment, judgedBy, percent, size, sweepWords } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
 assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]);
@@ -185,6 +185,7 @@ assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.match(commands({ ...job, state: "completed", unit: "record" })[0][1], /^essp predict IMAGE --model s3:/);
 assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
+assert.deepEqual(commands({ ...job, state: "stopped" }).map(([, command]) => command), ["essp job start s3://b/a", "essp run s3://b/a"]);
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "active", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
 assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");
@@ -198,6 +199,7 @@ assert.deepEqual(["name", "trainers", "trainers.a.stream", "trainers.b.stream", 
 assert.deepEqual([0.34, 40, 600, 12600, 200000, null].map(duration), ["0.3 s", "40 s", "10 min", "3.5 h", "2.3 d", "–"]);
 assert.deepEqual([5, 2 ** 21, 300 * 2 ** 30, null].map(size), ["5 B", "2.0 MiB", "300 GiB", "–"]);
 assert.equal(consumerTitle("trainer.a.b"), "trainer a.b");
+assert.deepEqual([{}, { sweep: {} }, { sweep: { "optimizer.lr": "0.1", dropout: "0.5" } }].map(sweepWords), ["", "", "optimizer.lr 0.1, dropout 0.5"]);
 
 // Lines of the logs: newest first, by level and text; the text is looked for in tracebacks, too.
 const logged = [["INFO", "started", ""], ["WARNING", "slow", ""], ["CRITICAL", "died", "ValueError: Inner"]]

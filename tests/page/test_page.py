@@ -6,8 +6,10 @@ Each is skipped only where the program it needs is not installed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,8 +26,9 @@ from essp_common.runtime.troubles import Kind
 from essp_engine.video import codec
 from essp_master.api.local_api import LocalApi
 from essp_master.config import MasterSettings
+from tests.harness import launcher
 from tests.harness.serving import Served
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
 from tools.page_states import HOUR_S, play_hour
 
@@ -210,6 +213,41 @@ def test_an_hour_of_a_job_is_read_in_charts_that_can_be_taken_along(tmp_path: Pa
         page.wait(f"{loss}.querySelector('svg').getBoundingClientRect().width < 400")
         assert page.evaluate(WIDE) <= 420
         assert page.troubles == []
+
+
+@needs_chromium
+def test_the_page_of_a_finished_job_shows_the_hour_that_its_output_keeps(tmp_path: Path, page: Browser) -> None:
+    """`essp page`: what the master recorded, and wrote at the end of the job, without that master."""
+    begin_s, log = time.time() - HOUR_S, tmp_path / "page.log"
+    with Served(tmp_path) as served:
+        served.start()
+        name = served.job.name
+        play_hour(served.master, served.adapters, served.job, begin_s)
+        served.complete()
+        served.master.drain()
+        served.master.run()
+    shown = launcher.start(["page", served.job.output], os.environ, log)
+    try:
+        until(lambda: "#token=" in log.read_text(), "it prints its address")
+        page.troubles.clear()
+        page.open(re.search(r"http\S+", log.read_text())[0])  # type: ignore[index]
+        page.wait(f"document.querySelector('.pick')?.innerText.includes({json.dumps(name)})")
+        page.open(f"{page.evaluate('location.href')}jobs/{name}")
+        rate = "document.querySelector('[data-key=\"Clips per second\"]')"
+        for width, scheme in ((1440, "dark"), (420, "light")):
+            page.look(width, 900, scheme)
+            page.wait(f"{rate}?.getBoundingClientRect().right < {width}")
+            assert page.evaluate("document.querySelectorAll('.chart svg').length") >= 12
+            assert page.evaluate(WIDE) <= width
+        first, last = page.evaluate(f"(({{from, to}}) => [from, to])({rate}.data.frame)")
+        assert (first, last > begin_s + HOUR_S - 10) == (pytest.approx(begin_s, abs=10), True)
+        assert page.evaluate(f"{rate}.querySelectorAll('polyline').length") >= 2, "a gap where no master ran"
+        assert page.evaluate("document.querySelector('table[aria-label=\"what workers used\"]').innerText")
+        assert page.evaluate("document.querySelectorAll('.actions button').length") == 0
+        assert page.troubles == []
+    finally:
+        shown.send_signal(signal.SIGINT)
+        shown.wait(LONGEST_S)
 
 
 @needs_chromium

@@ -1,6 +1,7 @@
 """The page of a check: its findings by kind, the gravest first, with pictures of the frames in question.
 
-The page is one self-contained file. Without scripts the filter does nothing, and all findings are visible.
+The page is one self-contained file. Of each kind the first findings are open and the others folded, so that many
+harmless ones do not push the rest out of sight. Without scripts the filter does nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from essp.pages.elements import Raw, document, section, tiles
 
 MOST = 60
 """The most findings of a kind on the page. The page says how many more exist."""
+_OPEN = 6
+"""Findings of a kind that are not folded."""
 _OTHERS = 8
 _FILES = 4
 """The most files that one finding shows."""
@@ -67,9 +70,15 @@ def _kind(kind: str, found: Sequence[Finding], report: Report) -> str:
     title = Raw(
         f'{len(found):,} &times; {escape(about.title)} <span class="badge {about.gravity}">{about.gravity}</span>'
     )
-    cards = "".join(_card(finding, report) for finding in found[:MOST])
+    shown = _cards(found[:_OPEN], report)
+    if folded := found[_OPEN:MOST]:
+        shown += f"<details><summary>{len(folded)} more</summary>{_cards(folded, report)}</details>"
     more = f'<p class="quiet">The {MOST} gravest are shown; --json lists all.</p>' if len(found) > MOST else ""
-    return section(title, f'<p>{escape(about.remedy)}</p><div class="found">{cards}</div>{more}', kind)
+    return section(title, f"<p>{escape(about.remedy)}</p>{shown}{more}", kind)
+
+
+def _cards(found: Sequence[Finding], report: Report) -> str:
+    return f'<div class="found">{"".join(_card(finding, report) for finding in found)}</div>'
 
 
 def _card(finding: Finding, report: Report) -> str:

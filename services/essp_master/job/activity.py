@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.job import status
+from essp_common.job.sweeps import words
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Fit, PhaseReport, Progress, StepReport
 from essp_common.quantities import duration
 from essp_common.runtime import ids
@@ -84,10 +86,7 @@ class _Pool:
 class TrainerActivity:
     """The live state of one training."""
 
-    stream: str
-    model: str
-    fitted: bool = False
-    """Whether it learns only when an epoch has ended."""
+    spec: TrainerSpec
     step: StepReport | None = None
     curve: Curve = field(default_factory=Curve)
     reports: dict[tuple[str, int], status.PhaseReport] = field(default_factory=dict)
@@ -100,8 +99,8 @@ class TrainerActivity:
 
     def has_figures(self, step: StepReport) -> bool:
         """Whether a report's metrics are meaningful: not before the first clip of a phase, nor before anything was
-        learned."""
-        learned = not self.fitted or step.purpose != TRAIN or any(purpose == "train" for purpose, _ in self.reports)
+        learned. A trainer without a learning rate learns only when an epoch has ended; until then it guesses."""
+        learned = self.spec.has_rate or step.purpose != TRAIN or any(purpose == "train" for purpose, _ in self.reports)
         return step.clips_done > 0 and learned
 
     @property
@@ -118,18 +117,13 @@ class TrainerActivity:
 class Activity:
     """The workers of one job."""
 
-    def __init__(
-        self, features: dict[str, str], trainers: dict[str, tuple[str, str]], fitted: Collection[str] = ()
-    ) -> None:
-        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model. `fitted`: trainers that learn
-        only when an epoch has ended; until then their metrics come from guesses."""
+    def __init__(self, features: Mapping[str, str], trainers: Mapping[str, TrainerSpec]) -> None:
+        """`features`: stream -> feature."""
         self._pool_of = {"": ids.DECODER} | {
             stream: ids.extractor_pool([feature]) for stream, feature in features.items()
         }
         self._pools: dict[str, _Pool] = {}
-        self.trainers = {
-            name: TrainerActivity(stream, model, name in fitted) for name, (stream, model) in trainers.items()
-        }
+        self.trainers = {name: TrainerActivity(spec) for name, spec in trainers.items()}
         self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
         """Also receives the reports of training runs, unless the training has not advanced."""
@@ -272,8 +266,9 @@ def _trainer(
     shown = step if step and training.has_figures(step) else None
     return status.TrainerStatus(
         name=name,
-        stream=training.stream,
-        model=training.model,
+        stream=training.spec.stream,
+        model=training.spec.model,
+        sweep=words(training.spec.sweep),
         purpose=status.purpose_name(step.purpose) if step else None,
         epoch=step.epoch if step else max((report.epoch for report in training.reports.values()), default=0),
         clips_done=step.clips_done if step else 0,

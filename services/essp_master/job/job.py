@@ -101,8 +101,7 @@ class Job:
         self.messages = MessageBuilder(spec, phases, run.fence, run.preflight.labels)
         self.activity = Activity(
             {name: stream.feature for name, stream in spec.streams.items()},
-            {name: (trainer.stream, trainer.model) for name, trainer in spec.trainers.items()},
-            [name for name, trainer in spec.trainers.items() if not trainer.has_rate],
+            spec.trainers,
         )
         self.reporter = EventReporter(spec.name, phases, events)
         self.stored = StoredClips(spec, phases)

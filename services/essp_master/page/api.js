@@ -1,9 +1,9 @@
-// The API of the master, the same that `essp job` uses. Keeps nothing but the token, and that as long as the tab is open.
+// The master's API, which `essp job` also uses. Keeps only the token, and only while the tab is open.
 
 const TOKEN = "token";
-const READ_MS = 15_000; // for an answer to a question; what changes something may take its time
+const READ_MS = 15_000; // timeout of reads; requests that change something have none
 
-/** The API said no. `status`: of HTTP, 0 if it did not answer at all. `errors`: the fields that are wrong. */
+/** A request that failed. `status`: the HTTP status, 0 if there was no answer. `errors`: the fields that are wrong. */
 export class Refused extends Error {
   constructor(status, detail, errors = []) {
     super(detail);
@@ -12,16 +12,16 @@ export class Refused extends Error {
   }
 }
 
-/** The header with the token, if one was given. */
+/** The header with the token, if there is one. */
 export function authorized() {
   const token = sessionStorage.getItem(TOKEN);
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
-/** The path of a job, or of what belongs to it. */
+/** The API path of a job, or of something below it. */
 export const jobPath = (name, rest = "") => `v1/jobs/${encodeURIComponent(name)}${rest}`;
 
-/** A part of an address as it was before `encodeURIComponent`; what people wrote otherwise is taken as it is. */
+/** Decodes a part of an address. One that is not encoded correctly is returned unchanged. */
 export function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -30,10 +30,10 @@ export function decoded(part) {
   }
 }
 
-/** What the API answers. Raises `Refused`, of a question also if there is no answer in time. */
+/** Calls the API and returns its answer. Throws `Refused`, for reads also on timeout. */
 export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
   headers = { ...headers, ...authorized() };
-  // What has no content type, or that of a form, could have been sent by a page of another site.
+  // A page of another site can send forms and requests without a content type, but none like this.
   if (method !== "GET") headers = { ...headers, "Content-Type": body === undefined ? "application/json" : type };
   let answer;
   try {
@@ -46,8 +46,8 @@ export async function ask(path, { method = "GET", body, type = "application/yaml
   return found;
 }
 
-/** Take the token out of the address that `essp run --serve` prints, `#token=...`: it is not to be seen, kept in the
- * history, or sent on with a link. */
+/** Takes the token out of the address that `essp run --serve` prints (`#token=...`), so that it is not visible, and
+ * neither in the history nor in links. */
 export function tokenOfAddress() {
   const found = /^#token=(.+)$/.exec(location.hash);
   if (!found) return;
@@ -55,10 +55,10 @@ export function tokenOfAddress() {
   history.replaceState(null, "", "#/");
 }
 
-/** Whether a token was given. */
+/** Whether there is a token. */
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 
-/** Show this token from now on; empty: none. */
+/** Sends this token from now on; empty: none. */
 export function useToken(token) {
   if (token) sessionStorage.setItem(TOKEN, token);
   else sessionStorage.removeItem(TOKEN);

@@ -1,21 +1,21 @@
-// Charts: axes, one line for each trainer or pool, the figures below the pointer or the arrow keys, and what people take away of them.
+// Charts: axes, a line for each trainer or pool, values at the pointer or by arrow keys, and downloads as PNG and CSV.
 
 import { el, redraw, svg } from "./dom.js";
 import { EPOCHS, logTicks, range, smoothed, ticks, timeTicks } from "./scales.js";
-import { counted } from "./words.js";
+import { counted, sweepWords } from "./words.js";
 
 const HEIGHT = 250;
 const MARGIN = { left: 56, right: 14, top: 12, bottom: 36 };
-export const COLOURS = 8; // of page.css
-const MARKERS = 60; // of more points, none is marked
-const hidden = new Set(); // trainers that people do not want to see
+export const COLOURS = 8; // colours in page.css
+const MARKERS = 60; // largest number of points that get markers
+const hidden = new Set(); // names of lines that the user has hidden
 export const hiddenNames = () => [...hidden].join();
-export const options = { byTime: false, smooth: 0, log: false }; // how people want to see the curves
+export const options = { byTime: false, smooth: 0, log: false }; // how the user wants to see the curves
 
 /**
- * The lines of one figure (`loss`, `top1`, `mAP`) of a job: for each trainer its training, and its validation, over epochs.
+ * The lines of one figure of a job (`loss`, `top1`, `mAP`) over epochs: training and validation of each trainer.
  *
- * Within an epoch the figure is the mean so far; of epochs that this master has not seen, their end is known.
+ * Within an epoch, values are means of the epoch so far. Epochs before this master have only their final values.
  */
 export function lines(job, curves, figure) {
   const clips = new Map(job.phases.filter(phase => phase.purpose === "train").map(phase => [phase.epoch, phase.clips]));
@@ -35,7 +35,7 @@ export function lines(job, curves, figure) {
   return found;
 }
 
-/** Where trainers took changes of the running job up, in epochs. */
+/** The places, in epochs, where trainers applied changes of the running job. */
 export function changeMarks(job) {
   const clips = new Map(job.phases.filter(phase => phase.purpose === "train").map(phase => [phase.epoch, phase.clips]));
   return job.changes.flatMap(change => job.trainers.flatMap(({ name }, colour) => {
@@ -47,7 +47,7 @@ export function changeMarks(job) {
   }));
 }
 
-/** The point that is nearest to `x`; the points are in order. */
+/** The point nearest to `x`, among points that are ordered by x. */
 export function nearest(points, x) {
   let low = 0, high = points.length - 1;
   while (low < high) {
@@ -58,20 +58,20 @@ export function nearest(points, x) {
   return low > 0 && x - points[low - 1].x < points[low].x - x ? points[low - 1] : points[low];
 }
 
-/** The names of trainers in their colours; each can be hidden. */
+/** The trainers' names in their colours; a click hides one. */
 export function legend(job) {
   const toggle = event => {
     const { name } = event.currentTarget.dataset;
     if (!hidden.delete(name)) hidden.add(name);
     redraw();
   };
-  const chips = job.trainers.map(({ name }, k) => el("button",
-    { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(!hidden.has(name)), onclick: toggle },
-    el("span", { class: `swatch c${k % COLOURS}` }), name));
+  const chips = job.trainers.map((trainer, k) => el("button",
+    { type: "button", class: "chip", "data-key": trainer.name, "data-name": trainer.name, "aria-pressed": String(!hidden.has(trainer.name)), onclick: toggle },
+    el("span", { class: `swatch c${k % COLOURS}` }), trainer.name, " ", el("span", { class: "note" }, sweepWords(trainer))));
   return el("div", { class: "legend", "data-key": "legend" }, chips, el("span", { class: "note" }, "pale: training, mean of the epoch so far · with dots: validation"));
 }
 
-/** How the curves are drawn: over epochs or time, linear or logarithmic, how smooth. `timed`: whether their times are known. */
+/** The controls of the curves: epochs or time, logarithmic scale, smoothing. `timed`: whether their times are known. */
 export function toolbar(timed) {
   const choose = (key, value) => () => {
     options[key] = value(options[key]);
@@ -87,8 +87,8 @@ export function toolbar(timed) {
     } })));
 }
 
-/** A chart. `width`: in CSS pixels. `format`: a value in words. `least`, `most`: what its axis shows at least. `to`: where it
- * ends at the latest. `curved`: people's options count. `keys`: the names of its lines stand below its title. `binary`: its values are bytes. */
+/** A chart. `width`: in CSS pixels. `format`: value -> text. `least`, `most`: the vertical axis includes them. `to`: upper
+ * limit of the horizontal axis. `curved`: the user's options apply. `keys`: show a legend. `binary`: values are bytes. */
 export function chart({ title, all, width, format, least, most, to, axis = EPOCHS, changes = [], curved = true, keys = false, binary = false }) {
   const log = curved && options.log, weight = curved ? options.smooth : 0;
   const wanted = all.filter(line => !hidden.has(line.trainer)).map(line => (log ? { ...line, points: line.points.filter(point => point.y > 0) } : line)).filter(line => line.points.length);
@@ -131,14 +131,14 @@ function framed(shown, { width, least, most, to: end, axis, log, binary }) {
   };
 }
 
-/** Where the horizontal axis has its marks. */
+/** The tick marks of the horizontal axis. */
 function columnsOf({ width, from, to, axis }) {
   const wanted = Math.max(2, Math.min(10, width / 80));
   if (axis.kind === "epochs") return ticks(from, to, wanted).filter(value => Number.isInteger(value) && value >= from && value <= to);
   return timeTicks(from, to, wanted, axis.kind === "time" ? -60 * new Date(1000 * from).getTimezoneOffset() : 0);
 }
 
-/** The pieces of a line between which nothing was known. */
+/** Splits points into pieces wherever the next one is more than `gap` away. */
 export function pieces(points, gap = Infinity) {
   const found = [];
   points.forEach((point, k) => {
@@ -195,7 +195,7 @@ function leave(event) {
   figure.querySelector(".tip").hidden = true;
 }
 
-/** Show the figures of all lines near `at`. */
+/** Shows the values of all lines near `at`. */
 function point(figure, at) {
   const { shown, frame, format, axis } = figure.data, tip = figure.querySelector(".tip");
   const places = shown.map(line => nearest(line.points, at));
@@ -213,9 +213,9 @@ function point(figure, at) {
   tip.style.left = `${Math.max(0, left)}px`;
 }
 
-/** What a chart shows, as CSV: a row for each point. Values are those reported, not smoothed. */
+/** The values of a chart as CSV, a row for each point, as reported and not smoothed. */
 export function csvOf(lines, axis) {
-  const quoted = text => (/^[\w .:+-]*$/.test(text) && !/^[=+@-]/.test(text) ? text : `"${text.replaceAll('"', '""')}"`); // a table calculator runs what begins like a formula
+  const quoted = text => (/^[\w .:+-]*$/.test(text) && !/^[=+@-]/.test(text) ? text : `"${text.replaceAll('"', '""')}"`); // a spreadsheet would run a cell that begins like a formula
   const at = x => (axis.kind === "time" ? new Date(1000 * x).toISOString() : String(x));
   return [`series,${axis.head},value`, ...lines.flatMap(line => line.points.map(each => `${quoted(nameOf(line))},${at(each.x)},${each.y}`))].join("\n") + "\n";
 }
@@ -225,7 +225,7 @@ function saveTable(figure) {
   save(new Blob([csvOf(whole, axis)], { type: "text/csv" }), title, "csv");
 }
 
-/** The drawing as it is seen, in twice its size: its colours come from the style sheet, which a picture does not have. */
+/** Saves the drawing at twice its size. Its styles are copied, since an image file has no style sheet. */
 async function savePicture(figure) {
   const drawn = figure.querySelector("svg"), copy = drawn.cloneNode(true), { width } = figure.data.frame;
   copy.querySelector(".pointer").replaceChildren();
@@ -257,7 +257,7 @@ function save(content, title, ending) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** The course of some values as a small line, without axes. */
+/** Values as a small line without axes. */
 export function sparkline(values, words) {
   const found = range(values), wide = 96, high = 22;
   const place = (value, k) => `${(2 + k / (values.length - 1 || 1) * (wide - 4)).toFixed(1)},${(2 + (found.high - Math.min(value, found.high)) / (found.high - found.low || 1) * (high - 4)).toFixed(1)}`;

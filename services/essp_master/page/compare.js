@@ -1,4 +1,4 @@
-// Jobs side by side: in which settings they differ, the curves of all their trainings in the same charts, where each is, and what came of it.
+// Jobs side by side: settings that differ, the curves of all trainers in the same charts, progress and results.
 
 import { ask, decoded, jobPath } from "./api.js";
 import { COLOURS, legend, options, toolbar } from "./chart.js";
@@ -9,24 +9,24 @@ import { ELAPSED, EPOCHS } from "./scales.js";
 import { differences } from "./settings.js";
 import { FIGURES, UNKNOWN, counted, judgedBy, number, percent, phaseTitle } from "./words.js";
 
-export const MOST = 8; // jobs; more curves tell nothing
+export const MOST = 8; // jobs; more curves would be unreadable
 
-/** The address of the comparison of these jobs. */
+/** The address that compares these jobs. */
 export const comparison = names => `#/compare/${names.slice(0, MOST).map(encodeURIComponent).join("+")}`;
 
-/** The jobs that an address compares; null: it compares none. */
+/** The names of the jobs that an address compares; null if it is another view. */
 export function compared(hash) {
   const found = /^#\/compare\/(.+)$/.exec(hash);
   return found ? [...new Set(found[1].split("+").map(decoded))].slice(0, MOST) : null;
 }
 
-/** What the API knows of these jobs. `unknown`: names of which it knows none; the others are shown all the same. */
+/** Loads these jobs. `unknown`: names of jobs that do not exist; the others are shown anyway. */
 export async function loadComparison(names) {
   const asked = await Promise.all(names.map(known)), there = found => found !== null;
   return { found: asked.filter(there), unknown: names.filter((_, place) => !there(asked[place])) };
 }
 
-/** A job and its curves; null: there is none of this name. */
+/** A job with its curves, course and settings; null if it does not exist. */
 async function known(name) {
   try {
     const [job, curves, timeline, settings] = await Promise.all([ask(jobPath(name)), ask(jobPath(name, "/curves")), ask(jobPath(name, "/timeline")), settingsOf(name)]);
@@ -37,7 +37,7 @@ async function known(name) {
   }
 }
 
-/** The trainings of all jobs as those of one, under the names of both, and the lines of each figure: over epochs, or over the time since each began. */
+/** The trainers of all jobs as if they belonged to one, named `JOB TRAINER`, and the lines of each figure: over epochs, or over the time since each job began. */
 export function joined(found, byTime = false) {
   const judged = judgedBy(found.flatMap(({ job }) => job.trainers));
   const trainers = [], all = {};
@@ -56,7 +56,7 @@ export function joined(found, byTime = false) {
   return { trainers, judged, phases: found.flatMap(({ job }) => job.phases), all };
 }
 
-/** Figures by video of each job, as one table: a row for each model of each job. */
+/** The results by video of all jobs as one table, with a row for each model of each job. */
 export function resultsOf(found) {
   const each = found.map(({ job }) => ({ name: job.name, ...resultRows(job.result?.metrics || {}) }));
   const columns = [...new Set(each.flatMap(one => one.columns))];

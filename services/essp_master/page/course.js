@@ -1,8 +1,8 @@
-// The course of a job over its time, as lines of charts: rates, waiting, what its workers used, learning rates.
+// The course of a job over time, as lines of charts: rates, waiting, resources of workers, learning rates.
 
 import { COLOURS } from "./chart.js";
 
-/** What the charts of the course are called, their figures, and how their values are said. `least` and `most`: of the axis. */
+/** The charts: title, figures, unit. `least`, `most`: the axis includes them. */
 export const CHARTS = [
   { title: "Clips per second", figures: ["clips_per_s", "pool_clips_per_s"], unit: "number", least: 0 },
   { title: "Trainers wait for clips", figures: ["data_wait"], unit: "share", least: 0, most: 1 },
@@ -15,10 +15,10 @@ export const CHARTS = [
   { title: "GPU power, W", figures: ["gpu_watts"], unit: "number", least: 0 },
 ];
 const OF_JOB = "job";
-const GAP = 3; // stretches of silence, after which a line is broken
+const GAP = 3; // stretches without a value after which a line is interrupted
 
-/** What the trainers, pools and the job itself are called in the charts of a course, and their colours: a trainer, and its
- * workers, have the colour of its curves; the others have those that follow. */
+/** Names and colours of trainers, pools and the job itself in these charts. A trainer and its workers have the colour of
+ * its curves; the others get the next ones. */
 export function namesOf(job, timeline) {
   const trainers = job.trainers.map(({ name }) => name), before = `trainer.${job.name}.`;
   const named = new Map(trainers.map((name, colour) => [name, { name, colour }]));
@@ -30,7 +30,7 @@ export function namesOf(job, timeline) {
   return named;
 }
 
-/** The lines of some figures over time. `gap`: a longer silence breaks a line, in seconds. */
+/** The lines of these figures over time. `gap` of a line: seconds without a value that interrupt it. */
 export function overTime(job, timeline, figures) {
   const names = namesOf(job, timeline);
   return timeline.series.filter(series => figures.includes(series.figure)).map(series => ({
@@ -41,7 +41,7 @@ export function overTime(job, timeline, figures) {
 
 const valuesOf = (timeline, figure, of) => timeline.series.find(series => series.figure === figure && series.of === of)?.values || [];
 
-/** The learning rates of a job's trainers: over epochs, or over time. */
+/** The learning rates of a job's trainers, over epochs or over time. */
 export function rates(job, timeline, byTime) {
   return job.trainers.map(({ name }, colour) => {
     const epochs = valuesOf(timeline, "epoch", name);
@@ -50,7 +50,7 @@ export function rates(job, timeline, byTime) {
   }).filter(line => line.points.length);
 }
 
-/** What still counts of points of which later ones lie before earlier ones: a training that falls back does a part once more. */
+/** The points that still count. A trainer that fell back to a checkpoint repeats a part, which replaces the earlier points. */
 function forward(points) {
   let least = Infinity;
   return points.reduceRight((kept, point) => {
@@ -60,7 +60,7 @@ function forward(points) {
   }, []);
 }
 
-/** When a trainer was at a place, given in epochs; null: before what is known. */
+/** A function from a place in epochs to the time when the trainer was there; null before the first known time. */
 export function momentsOf(timeline, trainer) {
   const known = forward(valuesOf(timeline, "epoch", trainer).flatMap((x, k) => (x == null ? [] : [{ x, t: timeline.times[k] }])));
   return epoch => {
@@ -73,7 +73,7 @@ export function momentsOf(timeline, trainer) {
   };
 }
 
-/** Lines over epochs as lines over time; `begin`: the moment that counts as zero. */
+/** Converts lines over epochs to lines over time. `begin`: the time that counts as zero. */
 export function byClock(lines, timeline, begin = 0) {
   const moments = new Map();
   return lines.map(line => {

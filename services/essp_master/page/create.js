@@ -1,15 +1,15 @@
-// Write a job as YAML: it is checked as one types, as its start would check it, and started once it is right.
+// The form for a new job in YAML. It is validated while the user types, with the same checks as at its start.
 
 import { ask } from "./api.js";
 import { el } from "./dom.js";
 import { DEFAULTS, fieldsForm, jobText, partsOf } from "./fields.js";
 import { counted } from "./words.js";
 
-const PAUSE_MS = 500; // without a key, then it is checked
-const AGAIN_MS = 5000; // when the master cannot say yet
+const PAUSE_MS = 500; // pause after the last keystroke before it is validated
+const AGAIN_MS = 5000; // retry while the master cannot answer
 const DRAFT = "draft";
 
-/** The line (from 0) of a YAML text where a field like `trainers.rgb.batch_size` is, or the nearest above it; -1: none. */
+/** The line (from 0) of a field like `trainers.rgb.batch_size` in a YAML text, or of the nearest section above it; -1 if there is neither. */
 export function lineOf(text, field) {
   const all = text.split("\n");
   let found = -1, depth = -1;
@@ -29,7 +29,7 @@ export function lineOf(text, field) {
   return found;
 }
 
-/** The page. It changes itself; `open` shows a job. */
+/** The page, which updates itself. `open`: shows a job. */
 export function drawCreate(open) {
   const text = el("textarea", { id: "job", rows: "32", spellcheck: "false", autocomplete: "off", wrap: "off", "aria-describedby": "verdict" });
   const verdict = el("div", { id: "verdict", class: "verdict", role: "status", "aria-live": "polite" });
@@ -73,13 +73,13 @@ export function drawCreate(open) {
 
   function soon() {
     sessionStorage.setItem(DRAFT, text.value);
-    round++; // what is being checked is not what is written any more
+    round++; // the text has changed since this request
     start.disabled = true;
     clearTimeout(waiting);
     waiting = setTimeout(check, PAUSE_MS);
   }
 
-  /** Write what the fields say, unless people have changed the text meanwhile. */
+  /** Writes the job that the fields describe, unless the user has edited the text. */
   function write(anew) {
     edited.hidden = anew || text.value === written;
     if (!edited.hidden) return;

@@ -1,14 +1,14 @@
-// The description of the API, in which calls can be tried: Swagger UI, with the token of the page.
+// The description of the API, where calls can be tried: Swagger UI with the page's token.
 
 import { authorized, hasToken, useToken } from "./api.js";
 
 const part = id => document.getElementById(id);
 const COLLAPSED = 0;
 
-/** The description as this Swagger UI reads it: it knows OpenAPI 3.0 alone, and takes what 3.1 adds for text. `here`: the address of the API. */
+/** The description as OpenAPI 3.0, the only version that this Swagger UI reads. `here`: the address of the API. */
 export const readable = (description, here) => ({ ...description, openapi: "3.0.3", servers: [{ url: here.replace(/\/$/, "") }] });
 
-/** What a call sends: with the token, and never as a form of another site could be sent. */
+/** A request with the token, and with a content type that no form of another site can send. */
 export function signed(request) {
   const typed = Object.keys(request.headers).some(name => name.toLowerCase() === "content-type");
   if (request.method && request.method !== "GET" && !typed) request.headers["Content-Type"] = "application/json";

@@ -1,13 +1,13 @@
-// Elements of the page. Text is never read as markup, so names of jobs and videos may hold anything.
+// Creates and updates elements. Text is never parsed as markup, so names of jobs and videos may contain anything.
 
 import { UNKNOWN, fullMoment, moment } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. Attributes that begin with `on` are listeners; those that are null or false are left out. */
+/** An element. Attributes that begin with `on` are listeners; null and false leave an attribute out. */
 export const el = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
 
-/** The same of a drawing. */
+/** An SVG element. */
 export const svg = (tag, attributes = {}, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
 
 function filled(made, attributes, children) {
@@ -20,10 +20,9 @@ function filled(made, attributes, children) {
 }
 
 /**
- * A table. `label`: what it holds, for those who do not see it. `heads` are words, or `{ words, content, sort }`, where
- * `sort` says how the table is sorted by this column; each row is a list of cells; columns named in `text` are set to the
- * left. `keys`: what tells rows apart, where others may come before them. On a narrow window each row is a block, and
- * each cell has its head beside it.
+ * A table. `label`: its name for screen readers. `heads`: words, or `{ words, content, sort }`, where `sort` is how the
+ * table is sorted by this column. `rows`: lists of cells. `text`: numbers of the columns that are left-aligned. `keys`:
+ * identify rows whose order may change. In a narrow window each row is a block, and each cell has its head next to it.
  */
 export function table(label, heads, rows, text = [0], keys = []) {
   const side = k => (text.includes(k) ? "text" : null);
@@ -33,23 +32,23 @@ export function table(label, heads, rows, text = [0], keys = []) {
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
 }
 
-/** A moment, with its day and time zone for who points at it. */
+/** A time of day; its tooltip has the date and the time zone. */
 export const at = time => el("time", { datetime: time, title: fullMoment(time) }, moment(time));
 
-/** Have a part say this. What it says already is left: parts that are read aloud would be, each time. */
+/** Sets the text of an element only if it differs: screen readers read live regions aloud at each change. */
 export function say(part, words) {
   if (part.textContent !== words) part.textContent = words;
 }
 
-/** Draw what is shown once more, as after a filter was changed. */
+/** Draws the current view again, for example after a filter has changed. */
 export const redraw = () => document.dispatchEvent(new Event("redraw"));
 
 /**
- * Make `old` look like `made`, changing only what differs, so that focus, selection and scrolling stay where they are.
+ * Turns `old` into `made` by changing only what differs, so that focus, selection and scroll position are kept.
  *
- * Children with a `data-key` are matched by it. An element that stays keeps its listeners; so these may use only what
- * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left; in
- * place of what would be drawn as it is, an empty element with its key and `data-keep` leaves it.
+ * Children with a `data-key` are matched by it. An element that stays keeps its listeners, so these may use only the key
+ * and the element's `data`, which is copied. An element marked `data-own` updates itself and is left alone. An empty
+ * element with a key and `data-keep` stands for the present one, which is not drawn again.
  */
 export function morph(old, made) {
   if (old.nodeName !== made.nodeName || old.nodeType !== made.nodeType || key(old) !== key(made)) return old.replaceWith(made);
@@ -65,7 +64,7 @@ export function morph(old, made) {
   fill(old, [...made.childNodes]);
 }
 
-/** Make these the children of `old`, changing only what differs. */
+/** Makes these the children of `old`, changing only what differs. */
 export function fill(old, wanted) {
   const kept = new Map([...old.children].filter(key).map(child => [key(child), child]));
   let place = old.firstChild;

@@ -1,4 +1,4 @@
-// What happened to a job, in plain words, newest first; kinds that people do not want to see can be left out.
+// The events of a job in plain words, newest first, with filters by kind and text.
 
 import { at, el } from "./dom.js";
 import { Filters } from "./filters.js";
@@ -9,10 +9,10 @@ const GROUPS = {
 };
 const TITLES = { course: "course", results: "results", checkpoints: "checkpoints", problems: "problems" };
 
-/** The group an event belongs to. */
+/** The group of an event. */
 export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].includes(event.kind)) || "course";
 
-/** An event in words for people: of reports only the figures that matter, checkpoints without their address. */
+/** An event in words: reports with their main figures, checkpoints without their address. */
 export function eventWords({ kind, message, data }) {
   if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
   if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
@@ -38,7 +38,7 @@ function step(uri) {
 /** Which events are wanted. */
 export const filters = new Filters(TITLES, groupOf, eventWords, "events");
 
-/** The list with its filters. `gap`: how many of the oldest are not held any more. */
+/** The list with its filters. `gap`: number of old events that are no longer kept. */
 export function eventList(events, gap) {
   const found = filters.wanted(events);
   const shown = event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) }, at(event.time), el("span", {}, eventWords(event)));

@@ -1,4 +1,4 @@
-// The usual fields of a job, from which its YAML is written: for those who do not know the words of a job file yet.
+// A form with the usual fields of a job, which writes its YAML, for users who do not know job files yet.
 
 import { el } from "./dom.js";
 
@@ -12,16 +12,16 @@ const WORDS = new Set(["true", "false", "null", "yes", "no", "on", "off", "y", "
 
 const NAME = /"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|[^\s".=:]+/g;
 
-/** The names in a place of a field such as `trainers.a.optimizer.layers."layer1.0"`, as `essp_common/field_paths.py` has it; null: it is none. */
+/** The names in a field path such as `trainers.a.optimizer.layers."layer1.0"`, as in `essp_common/field_paths.py`; null if it is not a path. */
 export function partsOf(place) {
   const names = place.match(NAME) ?? [];
   return names.length && names.join(".") === place ? names.map(name => (name.startsWith('"') ? JSON.parse(name) : name)) : null;
 }
 
-/** Text as YAML has it: quoted where it could be taken for something else. */
+/** A text as a YAML value, quoted where YAML would read something else. */
 export const quoted = text => (/^[A-Za-z][\w./:-]*$/.test(text) && !text.endsWith(":") && !WORDS.has(text.toLowerCase()) ? text : JSON.stringify(text));
 
-/** The side that frames are scaled to, of which a square of this side is cut out. */
+/** The short side to which frames are scaled for crops of this side. */
 const scaled = side => Math.round(side * 8 / 7);
 
 /** The job as YAML. */

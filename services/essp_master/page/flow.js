@@ -1,12 +1,12 @@
-// The flow of a job, drawn: what is issued, decoded, made of it, and who takes it, each with its rates and queues.
+// The flow of a job as a drawing: seeds, decoders, extractors and consumers, with their rates and queues.
 
 import { el, svg } from "./dom.js";
 import { UNKNOWN, consumerTitle, count, counted, number, percent, phaseTitle, size } from "./words.js";
 
 /**
- * What the drawing shows, as plain data: `{ seeds, decoders, streams, consumers }`, each box `{ part, title, figures,
- * note }`, where a figure is a label and its value. Each stream has its box and those of its consumers; `consumers` are
- * those that take all streams.
+ * The content of the drawing as plain data: `{ seeds, decoders, streams, consumers }`. A box is `{ part, title, figures,
+ * note }`, and a figure is a label with its value. Each stream has its own box and its consumers' boxes; `consumers` are
+ * those of all streams.
  */
 export function flowOf(job) {
   const pools = new Map(job.pools.map(pool => [pool.name, pool]));
@@ -60,7 +60,7 @@ function consumers(job, now) {
   });
 }
 
-/** What is to be said of each part: that the job waits for its first worker, or that it limits the rate. */
+/** Marks of parts: the job waits for their first worker, or they limit the rate. */
 export function marks(job) {
   const trainer = `trainer.${job.name}.`;
   const parts = job.awaits.map(pool => (pool.startsWith(trainer) ? `trainer.${pool.slice(trainer.length)}` : pool === "predictor" ? "consumers" : pool));
@@ -84,7 +84,7 @@ export function flow(job) {
     found.consumers.length ? [pipes(rows, 1, live && job.progress.clips_per_s), el("div", { class: "takers" }, found.consumers.map(box))] : null);
 }
 
-/** Lines from the middles of so many rows to those of so many. */
+/** Lines that connect the middles of `from` rows with those of `to` rows. */
 function pipes(from, to, moving) {
   const middle = (k, rows) => (k + 0.5) / rows * 100;
   const drawn = [];

@@ -1,4 +1,4 @@
-// The page of one job: what it is at, what limits it, its curves and its course, its flow, what came of it, and what happened.
+// The page of one job: progress, bottleneck, curves, flow, course over time, results and events.
 
 import { ask, jobPath } from "./api.js";
 import { changeMarks, chart, hiddenNames, legend, lines, options, toolbar } from "./chart.js";
@@ -11,19 +11,19 @@ import { drawPreviews } from "./previews.js";
 import { CLOCK, EPOCHS } from "./scales.js";
 import { drawSettings } from "./settings.js";
 import { loadUsage, usageTable } from "./usage.js";
-import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share, size } from "./words.js";
+import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share, size, sweepWords } from "./words.js";
 
-const EVENTS = 5000; // as many as the master holds
-const COURSE_MS = 4000, COURSE_MOST_MS = 30_000; // how often the course is read: more seldom, the longer its stretches are
+const EVENTS = 5000; // as many as the master keeps
+const COURSE_MS = 4000, COURSE_MOST_MS = 30_000; // how often the course is read; less often if its stretches are long
 export const NO_TIMELINE = { every_s: 0, times: [], series: [], totals: [] };
 
-/** Who asks what the API knows of a job, and may be asked again. Events and curves are read only when there are new ones. */
+/** A function that loads a job; it can be called again and again. Events and curves are read only when there are new ones. */
 export function watchJob(name) {
   let events = [], curves = [], drawn = "", timeline = NO_TIMELINE, usage = null, settings = null, set = "", due = 0;
   filters.reset();
   return async () => {
     const job = await ask(jobPath(name));
-    if (job.last_event && job.last_event < events.at(-1)?.id) events = []; // the clock of another master is behind
+    if (job.last_event && job.last_event < events.at(-1)?.id) events = []; // a new master numbers events by its own clock, which may be behind
     const last = events.at(-1)?.id || 0;
     if (job.last_event && job.last_event !== last) events.push(...await ask(jobPath(name, `/log?after=${last}`)));
     events.splice(0, events.length - EVENTS);
@@ -46,7 +46,7 @@ export function watchJob(name) {
   };
 }
 
-/** The settings of a job; null: they are not known any more. */
+/** The settings of a job; null if they are no longer known. */
 export async function settingsOf(name) {
   try {
     return await ask(jobPath(name, "/settings"));
@@ -87,13 +87,13 @@ export function drawJob({ job, events, curves, timeline = NO_TIMELINE, usage = n
   ];
 }
 
-/** A state of a job, as a mark. */
+/** The state of a job as a badge. */
 export const state = job => el("span", { class: `state ${job.state}` }, job.queue ? `${job.state} ${job.queue.position}` : job.state);
 
-/** Why it waits, has failed or was stopped; empty: there is nothing to say. */
+/** Why a job waits, has failed or was stopped; empty if there is no reason. */
 export const why = job => (job.awaits.length ? `waits for workers: ${job.awaits.join(", ")}` : job.queue ? job.queue.reason : job.reason);
 
-/** The buttons for what can be done with a job now. */
+/** Buttons for the actions that the job's state allows. */
 export function actions(job, act) {
   const possible = { running: ["pause", "stop"], paused: ["resume", "stop"], queued: ["pause", "stop"], pending: ["stop"] }[job.state] || [];
   return el("span", { class: "actions" }, possible.map(action => el("button",
@@ -102,7 +102,7 @@ export function actions(job, act) {
 
 const section = (title, ...children) => el("section", { "data-key": title }, el("h3", {}, title), ...children);
 
-/** How far it is, and while it runs how fast, and how long yet. */
+/** Progress in words; of a running job also its rate and remaining time. */
 export function courseWords(job) {
   const { progress } = job, now = job.phases[progress.current];
   const parts = [progress.total ? `${percent(share(progress))} of ${count(progress.total)} clips` : "no clips yet"];
@@ -115,14 +115,14 @@ export function courseWords(job) {
   return parts.join(" · ");
 }
 
-/** Its priority in the queue, which can be changed. Another one that comes from the master takes the field's place. */
+/** The field for the job's priority. A new value from the master replaces the field. */
 function priority(job, act) {
   const set = event => event.currentTarget.reportValidity() && act(job.name, "priority", event.currentTarget.valueAsNumber);
   return el("p", { "data-key": `priority ${job.name} ${job.priority}` }, el("label", {}, "Priority in the queue ",
     el("input", { type: "number", min: -1000, max: 1000, step: 1, required: true, value: job.priority, onchange: set })), el("span", { class: "note" }, " higher goes first"));
 }
 
-/** What `FIELD=VALUE` says as a part of a job; null: it says nothing. */
+/** `FIELD=VALUE` as part of a job document; null if it is not of this form. */
 export function asChange(text) {
   const found = /^\s*((?:"(?:[^"\\]|\\.)*"|[^"=\s])+)\s*=\s*(.*\S)\s*$/.exec(text), names = found && partsOf(found[1]);
   if (!names) return null;
@@ -130,12 +130,12 @@ export function asChange(text) {
   try {
     value = JSON.parse(value);
   } catch {
-    // a word
+    // a string
   }
   return names.reduceRight((inner, name) => ({ [name]: inner }), value);
 }
 
-/** A field of a running training that people give another value. */
+/** The field that gives a field of a running job another value. */
 function change(job, act) {
   const set = event => {
     const wanted = asChange(event.currentTarget.value);
@@ -146,7 +146,7 @@ function change(job, act) {
     el("input", { type: "text", size: 36, placeholder: `trainers.${job.trainers[0].name}.optimizer.lr=0.001`, onchange: set })), el("span", { class: "note" }, " takes effect with the next update"));
 }
 
-/** What can be changed of a job that has not ended. */
+/** The fields that change a job that has not ended. */
 function changing(job, act) {
   const parts = [job.priority == null ? null : priority(job, act), job.trainers.length ? change(job, act) : null].filter(Boolean);
   return job.ended || !parts.length ? null : el("details", { class: "changing", "data-key": "changing" }, el("summary", {}, "Change this job"), parts);
@@ -159,7 +159,7 @@ function progressOf(job) {
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started `, at(job.created), ...(job.ended ? [", ended ", at(job.ended)] : [])));
 }
 
-/** What limits the rate; null of a job that does not run. */
+/** The bottleneck; null if the job does not run. */
 export function limit(job) {
   if (job.state !== "running") return null;
   return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not started " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Unknown: no rates reported yet.");
@@ -169,14 +169,14 @@ const toThree = value => String(Number(value.toPrecision(3)));
 const asShare = value => `${Number((100 * value).toFixed(1))} %`;
 const UNITS = { number: toThree, share: asShare, bytes: value => size(value).replace(".0 ", " ") };
 
-/** The lines of a job's trainings, by figure: loss, what they are judged by for clips and for whole videos, and mAP. */
+/** The lines of a job's trainers by figure: loss, the metric they are judged by, by clip and by video, and mAP. */
 export function curvesOf(job, curves, judged = judgedBy(job.trainers)) {
   const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged), [`video_${judged}`]: lines(job, curves, `video_${judged}`) };
   if (judged !== "mAP") all.mAP = lines(job, curves, "mAP");
   return all;
 }
 
-/** The lines as people want to see them: over epochs or over time. With them, the marks of changes, and the axis. */
+/** The lines over epochs or over time, as the user wants; with the marks of changes, and the axis. */
 function placed(job, all, timeline) {
   const changes = changeMarks(job);
   if (!options.byTime || timeline.times.length < 2) return [all, changes, EPOCHS];
@@ -185,16 +185,16 @@ function placed(job, all, timeline) {
   return [timed, marks, CLOCK];
 }
 
-const NARROWEST = 375, BETWEEN = 15; // of charts, in pixels, as page.css has them in `rem`
+const NARROWEST = 375, BETWEEN = 15; // of charts, in pixels; page.css has them in rem
 
-/** How wide each of so many charts is, which stand beside each other where there is room. */
+/** The width of each of `many` charts, which are placed next to each other where there is room. */
 function widthOfCharts(many) {
   const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth;
   const beside = Math.max(1, Math.min(many, Math.floor((wide + BETWEEN) / (NARROWEST + BETWEEN))));
   return Math.round((wide - BETWEEN * (beside - 1)) / beside);
 }
 
-/** The charts of loss, and of what else `all` has lines of, beside or below each other. */
+/** The charts of the loss and of the other figures in `all`. */
 export function charts(job, all, changes = [], axis = EPOCHS) {
   const to = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
   const { loss, lr = [], ...shares } = all;
@@ -209,9 +209,9 @@ export function charts(job, all, changes = [], axis = EPOCHS) {
 
 const chartTitle = (figure, job) => (figure.startsWith("video_") ? `Validation (${FIGURES[figure.slice(6)]}, by ${job.unit || "video"})` : `Accuracy (${FIGURES[figure]}, by clip)`);
 
-let course = {}; // what the charts of the course were drawn from
+let course = {}; // what the charts over time were drawn from
 
-/** The charts of the job's course over its time. They are drawn anew only if something has changed: most of the page is theirs. */
+/** The charts of the job's course. They are drawn again only if something has changed, since they are most of the page. */
 function overall(job, timeline) {
   if (timeline.times.length < 2) return null;
   const title = "Over time", hidden = hiddenNames(), shown = CHARTS.filter(({ figures }) => timeline.series.some(series => figures.includes(series.figure)));
@@ -223,7 +223,7 @@ function overall(job, timeline) {
   return section(title, el("div", { class: "charts" }, made.map(([found, how]) => chart({ ...how, all: found, width, axis: CLOCK, curved: false, keys: true }))), ...totals(timeline));
 }
 
-/** What workers used over the whole job. */
+/** The resources that workers used over the whole job. */
 function totals(timeline) {
   const known = timeline.totals.filter(total => total.peak_memory_bytes != null);
   if (!known.length) return [];
@@ -238,15 +238,15 @@ const energy = joules => (joules == null ? UNKNOWN : joules < 3.6e6 ? `${number(
 function trainers(job) {
   const judged = judgedBy(job.trainers), called = FIGURES[judged];
   const rows = job.trainers.map(trainer => {
-    const within = trainer.clips_done && !trainer.final; // it has a figure of the phase that it is at
+    const within = trainer.clips_done && !trainer.final; // it has figures of its current phase
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
-    return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
+    return [el("span", {}, trainer.name, " ", el("span", { class: "note" }, sweepWords(trainer))), trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
       number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`]), saved(trainer)];
   });
   return table("trainers", ["trainer", "stream", "model", "phase", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by ${job.unit}`, "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
 
-/** What there is to say of trainers that have stopped before the last epoch. */
+/** A line for each trainer that has stopped before the last epoch. */
 export const stops = job => job.trainers.filter(trainer => trainer.stopped).map(trainer => el("p", { class: "note", "data-key": `stopped ${trainer.name}` }, `${trainer.name} ${trainer.stopped.words}.`));
 
 function saved(trainer) {
@@ -267,23 +267,26 @@ function outcome(job) {
   return parts;
 }
 
-/** An address; a browser opens only those of the web from here, others are marked with one click, to be copied. */
+/** An address. Browsers open only web addresses from a page; a click selects any other, for copying. */
 function address(uri) {
   return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "click to select" }, uri);
 }
 
-/** A word of a command as a shell takes it, whatever is in it: people copy commands. */
+/** A word of a command, quoted for a shell: users copy commands. */
 const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-/** What people may want to do next, as commands. */
+/** Commands for what a user may want to do next. */
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
     return [job.unit === "record" ? ["classify an image", `essp predict IMAGE --model ${shellWord(job.output)}`] : ["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["create the report", `essp report ${shellWord(job.output)}`]];
-  if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "resume from the checkpoints" : "start it again", "essp job start job.yaml"]];
+  if (job.state === "stopped" || job.state === "failed") {
+    const what = job.trainers.some(trainer => trainer.checkpoint) ? "resume" : "start it again";
+    return [[what, `essp job start ${shellWord(job.output)}`], [`${what} without a master`, `essp run ${shellWord(job.output)}`]];
+  }
   return [];
 }
 
-/** `validation.fused.top1` and so on, as a table: a row for each model, the fused one last; columns for the figures of each split. */
+/** Metrics such as `validation.fused.top1` as a table: a row for each model, the fused one last, and a column for each figure of each split. */
 export function resultRows(metrics) {
   const rows = new Map(), columns = [];
   for (const [name, value] of Object.entries(metrics)) {

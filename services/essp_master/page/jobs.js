@@ -1,4 +1,4 @@
-// The list of jobs: those under way with what limits them, and a table of all, which can be narrowed.
+// The list of jobs: cards of active ones with their bottlenecks, and a table of all with filters.
 
 import { ask, jobPath } from "./api.js";
 import { sparkline } from "./chart.js";
@@ -9,16 +9,16 @@ import { FIGURES, UNKNOWN, count, counted, duration, number, percent, share } fr
 
 const MOST = 200;
 const CARDS = 6;
-const STEP = 50; // rows that are shown at once, and more at each wish
-const UNDER_WAY = ["running", "pending", "paused", "queued"]; // those of which there is most to see first
+const STEP = 50; // rows shown at first, and added at each click
+const UNDER_WAY = ["running", "pending", "paused", "queued"]; // active states, the most interesting first
 const GROUPS = { all: () => true, active: job => UNDER_WAY.includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
-const WHOLE = ["active", "queued"]; // all of these are here, however many jobs there are
+const WHOLE = ["active", "queued"]; // groups that are complete, however many jobs there are
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
-const picked = new Set(); // jobs to be compared
+const picked = new Set(); // names of jobs to compare
 
-/** The newest jobs and those under way, however old, and all there is to know of a few of these. */
+/** The newest jobs, all active ones, and the full status of a few active ones. */
 export async function loadJobs() {
   const { jobs, next_page_token: more } = await ask(`v1/jobs?page_size=${MOST}`);
   if (more) {
@@ -53,10 +53,10 @@ function card(job, act) {
     limit(job));
 }
 
-/** The jobs of a group whose names have this text. */
+/** The jobs of a group whose names contain this text. */
 export const narrowed = (jobs, name, text) => jobs.filter(job => GROUPS[name](job) && job.name.toLowerCase().includes(text.toLowerCase()));
 
-/** What a group is called, with how many there are; `more`: of those that have ended, there may be more. */
+/** The name of a group with its number of jobs. `more`: older jobs that have ended are not in the list. */
 export const groupWords = (jobs, name, more) => `${name} ${count(jobs.filter(GROUPS[name]).length)}${more && !WHOLE.includes(name) ? " or more" : ""}`;
 
 function filters(jobs, more) {
@@ -75,7 +75,7 @@ function narrow(event) {
   redraw();
 }
 
-/** The columns of the table. `key`: what it is sorted by; null sorts last. `text`: set to the left. `down`: the largest first, at first. */
+/** The columns of the table. `key`: the value to sort by; null sorts last. `text`: left-aligned. `down`: sorted in descending order at first. */
 const COLUMNS = [
   { head: "job", text: true, key: job => job.name, cell: job => el("span", { class: "pick" }, pick(job.name), link(job.name)) },
   { head: "team", text: true, key: job => job.team || null, cell: job => job.team || UNKNOWN, shown: jobs => jobs.some(job => job.team) },
@@ -94,7 +94,7 @@ const COLUMNS = [
 ];
 const sorting = { head: "started", down: true };
 
-/** `85.0 %` of the test split, in words for who points at it. */
+/** The main result, such as `85.0 %`; its tooltip names the split. */
 function result(job) {
   if (!job.headline) return UNKNOWN;
   const { figure, of, split, value } = job.headline;
@@ -107,7 +107,7 @@ function loss(job) {
   return job.losses.length > 1 ? el("span", { class: "loss" }, sparkline(job.losses, `training loss, now ${last}`), last) : last;
 }
 
-/** Jobs in the order of a column; what is not known comes last, either way. */
+/** Jobs sorted by a column; unknown values come last in both directions. */
 export function sorted(jobs, head, down) {
   const { key } = COLUMNS.find(column => column.head === head) || COLUMNS[0];
   const compared = (a, b) => (a === b ? 0 : a == null ? 1 : b == null ? -1 : (typeof a === "string" ? a.localeCompare(b) : a - b) * (down ? -1 : 1));
@@ -124,7 +124,7 @@ function sortBy(head) {
 const heading = ({ head }) => ({ words: head, sort: sorting.head === head ? (sorting.down ? "descending" : "ascending") : null,
   content: el("button", { type: "button", class: "sort", "data-key": `sort ${head}`, "data-name": head, onclick: event => sortBy(event.currentTarget.dataset.name) }, head) });
 
-/** The same choice where the heads are not shown. */
+/** The choice of a column in narrow windows, which show no table heads. */
 function sorter(columns) {
   return el("label", { class: "narrow", "data-key": "sorter" }, "Sort by ", el("select", { onchange: event => sortBy(event.currentTarget.value) },
     columns.map(({ head }) => el("option", { value: head, selected: head === sorting.head }, head))));
@@ -150,7 +150,7 @@ function toggle(event) {
   redraw();
 }
 
-/** Where the jobs that were picked are side by side; null while there are not two. */
+/** The link to the comparison of the ticked jobs; null if there are fewer than two. */
 function compare(jobs) {
   const names = jobs.map(job => job.name).filter(name => picked.has(name));
   return names.length > 1 ? el("a", { class: "button", href: comparison(names) }, names.length > COMPARED ? `Compare the first ${COMPARED} of ${count(names.length)} jobs` : `Compare ${counted(names.length, "job")}`) : null;

@@ -1,15 +1,15 @@
-// What workers have logged lately, newest first: of all pools, or about one job.
+// Recent log lines of workers, newest first: of all pools, or about one job.
 
 import { ask } from "./api.js";
 import { at, el, redraw } from "./dom.js";
 import { Filters } from "./filters.js";
 
 const HELD = 5000;
-const FIRST = 1000; // lines that are asked for at first
+const FIRST = 1000; // lines of the first request
 const GROUPS = { INFO: "information", WARNING: "warnings", ERROR: "errors" };
-let pool = ""; // of which lines are wanted; empty: of all
+let pool = ""; // pool whose lines are shown; empty: all
 
-/** Who asks for the lines about a job, and may be asked again; empty: all. Only new ones are read. */
+/** A function that loads the lines about a job (empty: all lines); each call reads only new ones. */
 export function watchLogs(job) {
   const lines = [];
   const about = job ? `&job=${encodeURIComponent(job)}` : "";
@@ -26,7 +26,7 @@ export function watchLogs(job) {
 /** The group of a level. */
 const levelGroup = level => (level === "CRITICAL" ? "ERROR" : level);
 
-/** Which lines are wanted, of a pool or of all; their text is looked for in tracebacks, too. */
+/** The filters of lines, by level and text; the text is also looked for in tracebacks. */
 export const filters = new Filters(GROUPS, line => levelGroup(line.level), line => `${line.worker} ${line.event} ${line.error}`, "lines");
 
 /** The page. */

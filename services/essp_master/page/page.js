@@ -1,5 +1,5 @@
-// The page of the master: what runs, how far it is, what limits it. It reads the same API as `essp job`, and shows what
-// the part behind the # of its address names.
+// The master's page: its views, which the part of the address after # selects, and the loop that keeps them up to date.
+// It reads the same API as `essp job`.
 
 import { ask, decoded, hasToken, jobPath, tokenOfAddress, useToken } from "./api.js";
 import { compared, drawComparison, loadComparison } from "./compare.js";
@@ -13,12 +13,12 @@ import { lookAtStreams } from "./previews.js";
 import { moment, percent, share } from "./words.js";
 
 const LOOK_MS = 2000;
-const AGAIN_MS = 5000; // when the master did not answer
+const AGAIN_MS = 5000; // after the master did not answer
 const part = id => document.getElementById(id);
-let view = null; // what is shown
-let data = null; // what it shows
-let asking = null; // the view whose answer is awaited
-let again = false; // whether it is to be asked for once more
+let view = null; // the current view
+let data = null; // its data
+let asking = null; // the view whose data is being loaded
+let again = false; // whether to load it again at once
 let heard = null; // when the master last answered
 let timer = 0;
 
@@ -26,7 +26,7 @@ const JOBS = { key: "#/", within: "#/", title: "Jobs", load: loadJobs, draw: dra
 const POOLS = { key: "#/pools", within: "#/pools", title: "Pools", load: loadPools, draw: drawPools };
 const CREATE = { key: "#/new", within: "#/new", title: "New job", load: null, draw: () => drawCreate(name => (location.hash = `#/jobs/${encodeURIComponent(name)}`)) };
 
-/** The view that an address names. `within`: the one of the heading that it belongs to; `beside`: what is asked for beside its data. */
+/** The view that an address names. `within`: its entry in the navigation. `beside`: loads more after its data. */
 function named(hash) {
   const names = compared(hash);
   if (names) return { key: hash, within: "#/", title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
@@ -70,7 +70,7 @@ function tell(words) {
   part("trouble").hidden = !words;
 }
 
-/** Ask for a token: none was given, or the one given is not known. */
+/** Asks for a token, because there is none or the master does not accept it. */
 function login() {
   part("login").hidden = false;
   part("login-words").textContent = hasToken() ? "The master does not accept this token. Enter another one." : "This master requires an API token.";
@@ -83,13 +83,13 @@ function login() {
   if ([document.body, part("main")].includes(document.activeElement)) part("token").focus();
 }
 
-/** How it stands with the master. It is said anew only when it changes, as it is read aloud. */
+/** Shows whether the page is live. Screen readers read each change aloud. */
 function live(words) {
   say(part("state"), words);
   part("state").className = words === "live" ? words : "";
 }
 
-/** Ask the master and show what it answers, and do so again and again. Of a view, one question is under way at a time. */
+/** Loads and draws the view, and repeats that. Each view has at most one request at a time. */
 async function look() {
   clearTimeout(timer);
   again = asking === view;
@@ -101,7 +101,7 @@ async function look() {
   timer = setTimeout(() => (document.hidden ? null : look()), again ? 0 : next);
 }
 
-/** Show what the master answers. How long to wait until it is asked again, in milliseconds. */
+/** Loads and draws the view once. Returns the milliseconds until the next time. */
 async function lookOnce(looked) {
   try {
     const [found, conditions] = await Promise.all([looked.load ? looked.load() : {}, ask("v1/conditions")]);
@@ -125,7 +125,7 @@ async function lookOnce(looked) {
   }
 }
 
-/** Say why nothing is shown, or nothing newer. */
+/** Says why nothing, or nothing newer, is shown. */
 function refused(error) {
   live(error.status === 401 ? "no token" : data && heard ? `not live: as of ${moment(heard)}` : "not live");
   const words = error.status ? error.message : `${error.message} Trying again ...`;
@@ -136,7 +136,7 @@ function refused(error) {
 
 function go() {
   tokenOfAddress();
-  view = { ...named(location.hash) }; // another one at each visit, so that no answer to an earlier one is shown
+  view = { ...named(location.hash) }; // a new object for each visit, so that late answers to an earlier one are dropped
   data = null;
   document.title = `${view.title} · ESSP`;
   for (const link of document.querySelectorAll("nav a")) {
@@ -160,7 +160,7 @@ part("leave").addEventListener("click", () => {
 });
 addEventListener("hashchange", () => {
   go();
-  part("main").focus({ preventScroll: true }); // what is read and typed next is of the new view
+  part("main").focus({ preventScroll: true }); // keyboard and screen reader continue in the new view
 });
 addEventListener("resize", draw);
 document.addEventListener("redraw", draw);

@@ -1,11 +1,11 @@
-// The pools of workers: how large each is, why, and what keeps it from being as large as it should be.
+// The pools of workers: their sizes, the reasons for them, and what prevents a pool from reaching its size.
 
 import { ask } from "./api.js";
 import { at, el, table } from "./dom.js";
 import { loadUsage, usageTable } from "./usage.js";
 import { UNKNOWN, count, percent } from "./words.js";
 
-/** The pools and what happened to them; `none`: why there are none. */
+/** The pools with their events; `none`: why there are no pools. */
 export async function loadPools() {
   const usage = await loadUsage();
   try {
@@ -19,13 +19,13 @@ export async function loadPools() {
 const CLASSES = [["bottleneck", "trainers wait, and the pool is busy"], ["starved", "trainers wait, and the pool is idle: it gets too little input"],
   ["buffered", "no trainer waits, and its output is not consumed"], ["balanced", "any other state"]];
 
-/** Why it has that size, without its class, which stands beside it. */
+/** Why a pool has its size, without its class, which is shown next to it. */
 const because = pool => (pool.saturation && pool.reason.startsWith(`${pool.saturation}: `) ? pool.reason.slice(pool.saturation.length + 2) : pool.reason);
 
-/** The bounds of a pool in words. */
+/** A pool's bounds in words. */
 export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`) + (rule.paused ? ", paused" : "");
 
-/** What can be done with a pool now; ranks of a trainer pause with their job. */
+/** Buttons for the actions that a pool allows; ranks of a trainer pause with their job. */
 function actions(pool, act) {
   const verb = pool.rule.paused ? "resume" : "pause";
   return pool.name.startsWith("trainer.") ? "" : el("button",

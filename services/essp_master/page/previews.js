@@ -1,6 +1,6 @@
-// What the streams of a job carry now: pictures of clips that wait for their consumers.
+// Previews of a job's streams: pictures of clips that wait for their consumers.
 //
-// Asked for beside the rest, so that a slow frame cache never holds the page up, and only while somebody looks.
+// They are loaded separately, so that a slow frame cache never delays the page, and only while they are open.
 
 import { Refused, ask, jobPath } from "./api.js";
 import { el, redraw } from "./dom.js";
@@ -10,7 +10,7 @@ const LOOK_MS = 4000;
 const MOST = 8; // streams
 const seen = { job: "", at: 0, asking: false, open: true, streams: new Map() };
 
-/** Look at the streams of a job, unless that was done just now. */
+/** Loads the previews of a job, unless that has just been done. */
 export async function lookAtStreams(job, now = Date.now()) {
   if (seen.job !== job.name) forget(job.name);
   if (!shows(job) || !seen.open || seen.asking || now - seen.at < LOOK_MS) return;
@@ -30,7 +30,7 @@ export async function lookAtStreams(job, now = Date.now()) {
   }
 }
 
-/** The part of the page; null of a job whose clips are gone. */
+/** The section of the page; null for a job that has ended. */
 export function drawPreviews(job) {
   if (!shows(job)) return null;
   const streams = Object.keys(job.streams).slice(0, MOST);
@@ -39,7 +39,7 @@ export function drawPreviews(job) {
     el("div", { class: "previews" }, streams.map(stream => figure(stream, job.streams[stream], seen.streams.get(stream)))));
 }
 
-/** What is to be seen, in words. */
+/** The caption of a preview. */
 export function previewWords(preview) {
   const what = preview.shown < preview.pictures ? `${preview.shown} of ${counted(preview.pictures, "picture")}` : counted(preview.pictures, "picture");
   const of = preview.class_name ? `${preview.video} (${preview.class_name})` : preview.video;

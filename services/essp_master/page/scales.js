@@ -1,9 +1,9 @@
-// The axes of charts: where round values lie, and how they are called.
+// Scales of charts: tick marks at round values, and their labels.
 
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const STEPS = [1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY];
 
-/** Round values from at or below `low` to at or above `high`, about `wanted` of them. */
+/** About `wanted` round values that enclose `low` and `high`. */
 export function ticks(low, high, wanted = 5) {
   if (!(high > low)) return [low];
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
@@ -12,7 +12,7 @@ export function ticks(low, high, wanted = 5) {
   return Array.from({ length: last - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(12)));
 }
 
-/** Values for a logarithmic axis that encloses these, which are above zero: powers of ten, and of few of these what lies between. */
+/** Ticks of a logarithmic axis that encloses two positive values: powers of ten, with values between them if there are few. */
 export function logTicks(low, high) {
   const first = Math.floor(Math.log10(low) + 1e-9), last = Math.ceil(Math.log10(high) - 1e-9);
   const factors = last - first <= 2 ? [1, 2, 5] : [1];
@@ -22,7 +22,7 @@ export function logTicks(low, high) {
   return kept.length > 1 ? kept : [kept[0] / 2, kept[0], kept[0] * 2];
 }
 
-/** Round moments between these, in seconds: `offset` is what the time zone adds. */
+/** Round times between two times, in seconds. `offset`: of the time zone. */
 export function timeTicks(from, to, wanted, offset = 0) {
   const step = STEPS.find(each => (to - from) / each <= wanted) ?? STEPS.at(-1);
   const found = [];
@@ -30,7 +30,7 @@ export function timeTicks(from, to, wanted, offset = 0) {
   return found;
 }
 
-/** The range of these values; `cut`: how many lie far above the others and are left out, as they would squash the rest. */
+/** The range of values. `cut`: number of outliers far above the others, which are left out because they would flatten the rest. */
 export function range(values) {
   const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
   if (!sorted.length) return { low: 0, high: 1, cut: 0 };
@@ -47,7 +47,7 @@ export const CLOCK = { kind: "time", name: "time of day", tick: (x, span) => clo
 /** The horizontal axis over the time since a job began. */
 export const ELAPSED = { kind: "elapsed", name: "since its start", tick: x => passed(x), words: x => `after ${passed(x)}`, head: "seconds" };
 
-/** `14:05`; of spans of days the day, too. */
+/** `14:05`; with the day if the axis spans days. */
 function clock(seconds, span, whole = false) {
   const at = new Date(1000 * seconds), time = at.toLocaleTimeString("en-GB"), day = at.toLocaleDateString("en-CA");
   if (whole) return `${day} ${time}`;
@@ -63,7 +63,7 @@ export function passed(seconds) {
   return `${(seconds / DAY).toFixed(1)} d`;
 }
 
-/** The same points, each value a mean of those before it that forgets: `weight` of 0 leaves all as they are. */
+/** The points smoothed by an exponential moving average; a `weight` of 0 changes nothing. */
 export function smoothed(points, weight) {
   if (!weight) return points;
   let mean = 0, sum = 0;

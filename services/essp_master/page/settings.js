@@ -1,13 +1,13 @@
-// The settings of jobs: of one as a table, of several where they differ.
+// The settings of one job as a table, and those in which several jobs differ.
 
 import { el, redraw, table } from "./dom.js";
 import { UNKNOWN, count } from "./words.js";
 
-let whole = false; // whether the defaults are shown, too
+let whole = false; // whether defaults are shown, too
 
 const BARE = /^[^\s".=:]+$/;
 
-/** The dotted fields of a job and their values, in its order; names with dots are quoted, as `essp_common/field_paths.py` has it. */
+/** The dotted fields of a job with their values, in order; names with dots are quoted, as in `essp_common/field_paths.py`. */
 export function leaves(document, where = []) {
   return Object.entries(document).flatMap(([name, value]) => {
     const names = [...where, BARE.test(name) ? name : JSON.stringify(name)];
@@ -15,10 +15,10 @@ export function leaves(document, where = []) {
   });
 }
 
-/** A value as a job file has it. */
+/** A value as in a job file. */
 export const valueWords = value => (value === undefined ? UNKNOWN : typeof value === "string" ? value : JSON.stringify(value));
 
-/** The settings with what was changed while the job ran. */
+/** The settings, including changes made while the job ran. */
 export function currentSettings(settings, changes) {
   const fields = new Map(leaves(settings.spec));
   for (const change of changes) for (const [field, value] of Object.entries(change.fields)) fields.set(field, value);
@@ -43,7 +43,7 @@ function toggle() {
   redraw();
 }
 
-/** The fields in which jobs differ, with the value of each; what a job does not have is not known. Name and output always differ. */
+/** The fields in which jobs differ, with each job's value. Name and output, which always differ, are left out. */
 export function differences(found) {
   const each = found.map(({ job, settings }) => (settings ? currentSettings(settings, job.changes || []) : new Map()));
   const fields = new Set(each.flatMap(fields => [...fields.keys()]));

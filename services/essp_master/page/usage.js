@@ -1,15 +1,15 @@
-// What the workers of pools do and use: cores, memory, disk, GPUs.
+// What the workers of each pool do and use: cores, memory, disk, GPUs.
 
 import { ask } from "./api.js";
 import { el, table } from "./dom.js";
 import { UNKNOWN, count, number, percent, size } from "./words.js";
 
-const LOW = 0.05; // share of a disk, or of memory, from which on little is left
+const LOW = 0.05; // share of a disk below which little is left
 export const ONE_PROCESS = "one process";
 
 export const loadUsage = () => ask("v1/usage");
 
-/** Whether a pool works for a job: what it decodes or extracts, its trainers, and what all jobs share. */
+/** Whether a pool works for a job: its trainers, the extractors of its features, and pools that all jobs share. */
 export function worksFor(pool, job) {
   if (pool.startsWith("trainer.")) return job.trainers.some(({ name }) => pool === `trainer.${job.name}.${name}`);
   const made = pool.startsWith("extractor.") ? pool.slice("extractor.".length).split("+") : null;
@@ -19,7 +19,7 @@ export function worksFor(pool, job) {
 /** `1.5 of 4`. */
 const cores = pool => (pool.cores == null ? UNKNOWN : `${number(pool.cpu_cores)} of ${Number(pool.cores.toFixed(1))}`);
 
-/** The table of pools; columns of which nothing is known are left out. */
+/** The table of pools, without columns that have no values. */
 export function usageTable(usage, job = null) {
   const pools = usage.pools.filter(pool => !job || worksFor(pool.pool, job));
   const disks = new Map(usage.processes.flatMap(process => (process.disk_bytes && process.disk_free_bytes < LOW * process.disk_bytes ? process.pools.map(pool => [pool, true]) : [])));

@@ -1,12 +1,12 @@
-// Quantities as people read them. What is not known is a dash.
+// Quantities as text. Unknown values are a dash.
 
 export const UNKNOWN = "–";
 
-// Made once: to make one takes longer than to use it a hundred times.
+// Created once: creating one takes longer than using it a hundred times.
 const TIME = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
 const CLOCK = new Intl.DateTimeFormat("en-GB", TIME), DAY = new Intl.DateTimeFormat("en-CA"), ZONED = new Intl.DateTimeFormat("en-GB", { ...TIME, timeZoneName: "short" }), NUMBER = new Intl.NumberFormat("en");
 
-/** `12.3 %`; 1 alone is `100.0 %`, however little is missing, as `essp_common/quantities.py` has it. */
+/** `12.3 %`; only 1 is `100.0 %`, however little is missing, as in `essp_common/quantities.py`. */
 export function percent(share, digits = 1) {
   if (share == null) return UNKNOWN;
   const missing = 10 ** -digits, nearly = 100 * share > 100 - missing && share < 1 - 1e-12;
@@ -15,16 +15,16 @@ export function percent(share, digits = 1) {
 export const number = (value, digits = 1) => (value == null ? UNKNOWN : value.toFixed(digits));
 export const count = value => (value == null ? UNKNOWN : NUMBER.format(value));
 
-/** What figures are called. */
+/** Display names of figures. */
 export const FIGURES = { top1: "top-1", top5: "top-5", mAP: "mAP" };
 
-/** The figure that trainings are compared by: top-1 of classes; mAP of labels, which have no accuracy by class. */
+/** The figure by which trainers are compared: top-1, or mAP for videos with several labels. */
 export const judgedBy = trainers => (trainers.some(({ reports }) => reports.some(({ metrics }) => "mAP" in metrics && !("mean_class" in metrics))) ? "mAP" : "top1");
 
 /** `1 clip`, `2 clips`. */
 export const counted = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 
-/** Bytes in the largest binary unit that leaves a number of at least one, as `essp_common/quantities.py` has it. */
+/** Bytes in the largest binary unit that gives a number of at least one, as in `essp_common/quantities.py`. */
 export function size(bytes) {
   if (bytes == null) return UNKNOWN;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -43,25 +43,28 @@ export function duration(seconds) {
   return minutes < 48 * 60 ? `${(minutes / 60).toFixed(1)} h` : `${(minutes / 1440).toFixed(1)} d`;
 }
 
-/** A moment: the time of today, and the day of others. */
+/** A time of day, with its date if it is not today. */
 export function moment(time) {
   const at = new Date(time);
   const clock = CLOCK.format(at);
   return at.toDateString() === new Date().toDateString() ? clock : `${DAY.format(at)} ${clock}`;
 }
 
-/** A moment with its day and the time zone, which is that of the browser. */
+/** A date and time with the browser's time zone. */
 export const fullMoment = time => `${DAY.format(new Date(time))} ${ZONED.format(new Date(time))}`;
 
-/** `train, epoch 3`: people count from one. */
+/** `train, epoch 3`, counted from one. */
 export const phaseTitle = (purpose, epoch) => (purpose === "train" || purpose === "validation" ? `${purpose}, epoch ${epoch + 1}` : purpose);
 
-/** What people call a consumer of clips: `trainer rgb`, `predictor rgb`, `loop mine`. */
+/** Display name of a consumer of clips: `trainer rgb`, `predictor rgb`, `loop mine`. */
 export function consumerTitle(consumer) {
   const dot = consumer.indexOf(".");
   const kind = consumer.slice(0, dot), name = consumer.slice(dot + 1);
   return `${kind === "consumer" ? "loop" : kind} ${name}`;
 }
 
-/** The share of a job that is done. */
+/** The values of a member of a sweep: `optimizer.lr 0.03, dropout 0.5`. */
+export const sweepWords = trainer => Object.entries(trainer.sweep || {}).map(([field, value]) => `${field} ${value}`).join(", ");
+
+/** The fraction of a job that is done. */
 export const share = ({ done, total }) => (total ? done / total : 0);

@@ -89,8 +89,8 @@ def _demand_of(name: str, training: TrainerActivity, final: bool) -> TrainerDema
     step = training.step
     return TrainerDemand(
         name=name,
-        stream=training.stream,
-        model=training.model,
+        stream=training.spec.stream,
+        model=training.spec.model,
         final=final,
         clips_per_s=step.clips_per_s if step else None,
         data_wait_ratio=step.data_wait_ratio if step else None,

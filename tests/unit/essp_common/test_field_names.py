@@ -71,10 +71,10 @@ def test_each_problem_of_a_document_is_renamed() -> None:
 
 
 def test_errors_that_leave_a_block_are_renamed() -> None:
+    cause = ValueError("4 epochs")
     with pytest.raises(ConfigError) as caught, fields_named(NAMES, JobSpec):
-        raise ConfigError("too many", field="epochs")
-    assert caught.value.field == "--epochs"
-    assert isinstance(caught.value.__cause__, ConfigError)
+        raise ConfigError("too many", field="epochs") from cause
+    assert (caught.value.field, caught.value.__cause__) == ("--epochs", cause)
 
 
 def test_an_error_of_a_kind_of_its_own_stays_of_that_kind() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -196,6 +197,23 @@ def test_a_wrong_argument_is_named_in_one_line(calls: Calls, call: str, argument
         assert argument in error.field.split(".")
         assert "\n" not in str(error)
         assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda absent: essp.Loader(absent),
+        lambda absent: essp.open_catalog(absent),
+        lambda absent: essp.decode(absent, 0, frames=1),
+        lambda absent: essp.predict(absent, absent),
+        lambda absent: essp.load_model(absent),
+        lambda absent: essp.Records(absent),
+    ],
+)
+def test_a_file_that_is_not_there_is_said_in_one_traceback(call: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(essp.EsspError) as raised:
+        call(tmp_path / "absent.parquet")
+    assert "".join(traceback.format_exception(raised.value)).count("Traceback") == 1
 
 
 def test_numbers_and_arrays_of_numpy_are_taken(calls: Calls) -> None:

@@ -33,6 +33,9 @@ def completed(*words: str) -> list[str]:
         (["extractor", "preview", "a.mp4", "--feature", "h"], "hog"),
         (["aggregator", "describe", "to"], "top_k"),
         (["setup", "--feature", "fl"], "flow"),
+        (["extract", "videos", "--network", "resnet1"], "resnet18"),
+        (["extract", "videos", "--feature", "fl"], "flow"),
+        (["weights", "fetch", "r3d"], "r3d_18"),
         (["comp"], "compare"),
         (["init", "x.parquet", "--for", "f"], "few"),
     ],
@@ -49,6 +52,8 @@ def test_names_of_a_masters_jobs_are_completed(tmp_path: Path, monkeypatch: pyte
         served.start()
         assert completed("job", "get", "sm") == ["small"]
         assert completed("logs", "--job", "") == ["small"]
+        for command in (["job", "why"], ["job", "dump"], ["job", "rm"], ["audit"]):
+            assert completed(*command, "s") == ["small"]
         assert completed("job", "get", "x") == []
 
 

@@ -1,4 +1,4 @@
-"""What programs read out of a pipe is not broken into lines of 80 columns."""
+"""What programs read out of a pipe is not broken into lines of 80 columns; what people read is broken between words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from essp.cli.console import open_console
+from essp.cli.console import open_console, say
 from essp.cli.doctor import failing
 from essp.cli.main import app
 from essp.doctor import stores
@@ -38,6 +39,19 @@ def test_a_path_in_a_table_stays_whole_in_a_pipe(
     monkeypatch.delenv("COLUMNS", raising=False)
     open_console().print(table())
     assert LONG in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_sentences_break_between_words_on_a_terminal_alone(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=terminal, color_system=None)
+    text = f"note: the file {LONG} is cut off; make a whole one, and build the catalog again"
+    say(text, console, indent=6)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert (len(lines) == 1) is not terminal
+    assert " ".join(line.strip() for line in lines) == text, "no word is broken"
+    assert [line for line in lines if len(line) > 40 and terminal] == ["      " + LONG] * terminal
+    assert all(line.startswith(" " * 6) for line in lines[1:])
 
 
 def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from essp_common import topics
 from essp_common.errors import ConfigError, NotFound
+from essp_common.pb.v1.messages_pb2 import DIVERGED, TRAINER, Failed, Progress
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.refused import refused
@@ -85,13 +87,35 @@ def test_a_dump_has_all_that_is_known(served: Served, tmp_path: Path, monkeypatc
     for name in ("small.zip", "again.zip"):
         with zipfile.ZipFile(tmp_path / name) as archive:
             found = {part: archive.read(part).decode() for part in archive.namelist()}
-        parts = {"about", "job", "status", "audit", "ledger"}
+        parts = {"about", "job", "status", "audit", "ledger", "timeline"}
         assert {*found} == {f"{part}.json" for part in parts} | {"history.jsonl"}
         assert json.loads(found["job.json"])["name"] == "small"
         assert json.loads(found["status.json"])["state"] == "completed"
         assert all(finding["holds"] is not False for finding in json.loads(found["audit.json"]))
         assert json.loads(found["history.jsonl"].splitlines()[0])["started"]
         assert json.loads(found["about.json"])["output"] == served.job.output
+        assert json.loads(found["timeline.json"])["timeline"]["times"]
+
+
+def test_a_dump_shows_no_passwords_and_signatures(tmp_path: Path) -> None:
+    adapters = adapters_in(tmp_path)
+    with closing(adapters):
+        master, spec = master_over(adapters), make_job(tmp_path)
+        master.start(spec)
+        reason = "rgb: https://me:swordfish@host/w?X-Amz-Signature=swordfish was not read"
+        failed = Progress(job=spec.name, worker="w", failed=Failed(stage=TRAINER, kind=DIVERGED, reason=reason))
+        adapters.bus.publish(topics.PROGRESS, b"", failed.SerializeToString())
+        while master.step(0):
+            pass
+        master.drain()
+        master.run()
+    essp("job", "dump", spec.output, "--out", str(tmp_path / "a.zip"))
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert "was not read" in parts["status.json"]
+    assert "was not read" in parts["history.jsonl"]
+    assert "swordfish" not in "".join(parts.values())
+    assert json.loads(json.loads(parts["history.jsonl"].splitlines()[0])["started"]["snapshot"]["specJson"])["name"]
 
 
 def test_what_cannot_be_dumped_says_so(served: Served, tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_what_workers_use_is_shown_as_long_as_they_work() -> None:
     assert "used:" not in text(dashboard(completed(), usage=Usage(pools=(), processes=(one,))))
 
 
+def test_members_of_a_sweep_are_shown_with_their_values() -> None:
+    first, *others = completed().trainers
+    members = (first.model_copy(update={"sweep": {"optimizer.lr": "0.1"}}), *others)
+    for shown in (dashboard(status().model_copy(update={"trainers": members})), results(completed(trainers=members))):
+        assert lines_of(text(shown, 120), "rgb (optimizer.lr 0.1)")
+        assert not lines_of(text(shown, 120), "flow (")
+
+
 def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:
     first, *others = status().trainers
     shown = text(

@@ -194,7 +194,7 @@ def test_shared_memory(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "--shm-size" in said(found(f"{name}?bytes=900000GiB"), "redis", Level.FAIL)
     full = SimpleNamespace(f_bavail=1, f_bfree=1, f_blocks=2**30, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: full)
-    assert "has 4,096 bytes free" in said(found(f"{name}?bytes=1MiB"), "shm", Level.WARN)
+    assert "has 4.0 KiB free" in said(found(f"{name}?bytes=1MiB"), "shm", Level.WARN)
 
 
 def _while_open(url: str, look: Callable[[], list[Finding]]) -> list[Finding]:

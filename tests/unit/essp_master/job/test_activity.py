@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from essp_common.job import status
+from essp_common.job.trainer_spec import ProbeSpec, TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Fit, PhaseReport, Progress, StepReport
 from essp_master.job.activity import Activity
 
 
 def activity() -> Activity:
-    return Activity({"rgb": "rgb"}, {"one": ("rgb", "tiny")})
+    return Activity({"rgb": "rgb"}, {"one": TrainerSpec(stream="rgb")})
 
 
 def test_clips_that_end_in_lumps_have_a_rate_between_them() -> None:
@@ -76,7 +77,7 @@ def test_a_pass_that_is_reported_again_counts_once() -> None:
 @pytest.mark.parametrize(("fitted", "first"), [(False, (1.8, 0.25)), (True, (None, None))])
 def test_there_is_no_figure_where_nothing_was_seen_or_learned(fitted: bool, first: tuple[float | None, ...]) -> None:
     """A probe guesses until its first epoch has ended: that is no loss of a training."""
-    job = Activity({"rgb": "rgb"}, {"one": ("rgb", "tiny")}, ["one"] if fitted else [])
+    job = Activity({"rgb": "rgb"}, {"one": TrainerSpec(stream="rgb", probe=ProbeSpec() if fitted else None)})
 
     def figures(**step: Any) -> tuple[float | None, ...]:
         job.note(Progress(step=StepReport(trainer="one", **step)), 0.0)

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from essp.catalog.build import BuildOptions, build
+from essp.catalog.check.findings import Finding
 from essp.catalog.check.page import render
 from essp.catalog.check.run import Check, CheckOptions, Report
 from essp.catalog.progress import Progress
@@ -82,6 +83,15 @@ def test_a_file_that_takes_too_much_processor_time_is_a_finding(texts: Path) -> 
     again = check(texts, busy)
     again.read()
     assert readings(texts)["2.mp4"] == 1, "not tried again unchanged"
+
+
+@pytest.mark.parametrize(("count", "folded"), [(6, 0), (10, 4)])
+def test_many_findings_of_a_kind_are_folded(count: int, folded: int) -> None:
+    findings = [Finding("damaged", f"{number}.mp4", "frame 3", (f"{number}.mp4",)) for number in range(count)]
+    page = render(Report("file:///c.parquet", count, count, count, count, True, findings, {}, 1.0))
+    open_part, _, rest = page.partition("<details>")
+    assert [part.count("<article>") for part in (open_part, rest)] == [count - folded, folded]
+    assert (f"<summary>{folded} more</summary>" in page) == bool(folded)
 
 
 def test_an_interrupted_check_has_what_it_found_and_goes_on(texts: Path) -> None:
