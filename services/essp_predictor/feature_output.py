@@ -119,7 +119,7 @@ class FeatureOutput:
         Raises `PermanentError` if the catalog is another one than the parts were made from; then what an earlier run
         has written stays.
         """
-        if self._phases.digest() != plan_digest:
+        if self._phases.digest != plan_digest:
             raise PermanentError(
                 f"the catalog of job {self._spec.name} has changed since the job began; start the job again, and it "
                 "computes the vectors of the videos that are in the catalog now"

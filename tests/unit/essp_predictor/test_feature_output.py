@@ -49,7 +49,7 @@ def job(root: Path, **extract: Any) -> JobSpec:
     )
 
 
-DIGEST = Phases(job(Path("/")), CATALOG).digest()
+DIGEST = Phases(job(Path("/")), CATALOG).digest
 """Of the plan of `CATALOG`."""
 
 
