@@ -164,7 +164,8 @@ def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
             raise RuntimeError(f"{spec.name} {status.state}: {status.reason}")
         store = Stores(_ROOTS).under(spec.output)
         model = read_model(store, layout.MODEL_MANIFEST)
-        tested = {name: scores.by_video(scores.read(store, layout.scores(name, "test", 0))) for name in streams}
+        keys = {name: layout.scores(name, "test", spec.epochs - 1) for name in streams}  # by the epochs before the test
+        tested = {name: scores.by_video(scores.read(store, key)) for name, key in keys.items()}
     assert model.test is not None
     top1 = {name: figures["top1"] for name, figures in model.test.members.items()}
     for name, (_, wanted, rule) in RULES.items():

@@ -209,8 +209,8 @@ def _table(values: Values) -> str:
         return f"{text}\n\nNot measured yet: decoding and training at once."
     titles = ("decoding and flow alone", "one step on one frame alone", "at once")
     clips = [[title, f"{spread(times)} ms"] for title, times in zip(titles, alone, strict=True)]
-    data, network, both = (np.array(times) for times in alone)
-    shares = [spread(list(times / network), "{:.2f}") for times in (both, data + network)]
+    data, step, at_once = (np.array(times) for times in alone)
+    shares = [spread(list(times / step), "{:.2f}") for times in (at_once, data + step)]
     text += "\n\n" + markdown(["a clip of ten fields, by the clock", ""], clips)
     text += f"\n\nAt once, a clip takes {shares[0]} times the network's step alone; one after the other, it would take "
     text += f"{shares[1]} times as long."
