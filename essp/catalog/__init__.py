@@ -7,6 +7,7 @@ layouts.py                all layouts of data sets, in the order in which they a
 layout.py                 what a layout is, and the names for `--source`
 entry.py                  what a layout says about a video
 found.py                  the files of a source, listed once for all layouts
+spool.py                  millions of entries and rows in little memory, and their order
 folder_source.py          layout: class folders, UCF-101
 csv_source.py             layout: a user's own list; `list_rows.py`: its rows in any format; `csv_views.py`: views
 action_sets.py            layout: KTH, HMDB51, Hollywood2, CCV and FCVID as published

@@ -433,8 +433,8 @@ def _check_names(entries: Iterable[Entry]) -> None:
         views.extend(entry for entry in some if entry.view)
     for one, another in pairwise(in_order(Entry, views.drained(), attrgetter("event", "view"))):
         if (one.event, one.view) == (another.event, another.view):
-            twice = f"{another.view!r} is there twice in its event"
-            raise ConfigError(f"{another.id!r:.100}: view: {twice}; use another name")
+            what = f"{another.view!r} is there twice in its event"
+            raise ConfigError(f"{another.id!r:.100}: view: {what}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
@@ -202,9 +201,7 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
 
 
 @contextmanager
-def _file(
-    store: ObjectStore, key: str, uri: str
-) -> Iterator[tuple[pq.ParquetFile, Set[str], Callable[[Any], Any] | None]]:
+def _file(store: ObjectStore, key: str, uri: str) -> Iterator[tuple[Any, Set[str], Callable[[Any], Any] | None]]:
     """The file of a catalog, the columns that it lacks, and what makes its URIs absolute (None: they are). Within the
     context, errors of reading it become ESSP's."""
     path = store.local_path(key)
