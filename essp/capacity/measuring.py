@@ -115,7 +115,7 @@ def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: 
     used = _Figures({name: value - begin[name] for name, value in end.items()})
     clips, ended = int(_least(used, spec)), status.state.ended
     if not clips:
-        raise EsspError(_too_short(used["time"], ended))
+        raise EsspError(_too_short(_slowest(used, spec), used["time"], ended))
     parts = ("decoder", "master", *(f"{kind}.{name}" for name in spec.trainers for kind in ("feed", "trainer")))
     costs, rough = _costs(parts, used, end)
     extractors = _extractors(used, status)
@@ -151,17 +151,17 @@ def _costs(parts: Sequence[str], used: _Figures, end: _Figures) -> tuple[dict[st
     return costs, rough
 
 
-def _too_short(seconds: float, ended: bool) -> str:
-    """The reason why nothing was measured, with advice."""
+def _too_short(trainer: str, seconds: float, ended: bool) -> str:
+    """The reason why nothing was measured, with advice. `trainer`: the slowest one."""
     if ended:
         return (
-            "the job was over before any trainer got through a second batch, so nothing was measured; give it more "
-            "epochs or sampling.clips_per_epoch, or a smaller batch_size"
+            f"the job was over before trainer {trainer} had learned from a second batch, so nothing was measured; give "
+            "it more epochs or sampling.clips_per_epoch, or a smaller batch_size"
         )
     longer = 2 * max(1, round(seconds))
     return (
-        f"no trainer got through a second batch in {seconds:.0f} s, so nothing was measured; try --seconds {longer}, "
-        "or a smaller batch_size"
+        f"trainer {trainer} did not get through a second batch in {seconds:.0f} s, so nothing was measured; try "
+        f"--seconds {longer}, or a smaller batch_size"
     )
 
 

@@ -10,7 +10,7 @@ import json
 import platform
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -193,14 +193,25 @@ def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeNa
         wanted = {row for row, name in enumerate(names) if name == video}
         wanted = wanted or {row for row, name in enumerate(names) if name.rpartition("/")[2] == video}
         if not wanted:
-            near = get_close_matches(video, names, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise NotFound(f"{title} has no video {video!r}{meant}")
+            raise NotFound(f"{title} has no video {video!r}{_elsewhere(video, names, phases)}")
         found = [index for index in range(plan.clips) if clips.clip(index, 0).video in wanted]
         if not found:
             raise NotFound(f"{title} has no clip of {video}: not every epoch draws every video; try --epoch 2")
         return found
     raise NotFound(f"{title} is not a pass of this job")
+
+
+def _elsewhere(video: str, names: Sequence[str], phases: Phases) -> str:
+    """The passes that have this video, or a video of the pass with a similar name."""
+    extracts, purposes = phases.spec.extract is not None, dict[PurposeName | None, None]()
+    for number, plan in enumerate(phases.plans):
+        rows = phases.view(number).rows
+        if any(video in (name := rows.text("id", row), name.rpartition("/")[2]) for row in range(len(rows))):
+            purposes[purpose_name(plan.purpose, extracts)] = None
+    if purposes:
+        return f"; it is in {', '.join(map(str, purposes))} (--purpose)"
+    near = get_close_matches(video, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _phases(segments: list[HistorySegment], stores: Stores) -> Phases:

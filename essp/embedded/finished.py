@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 from datetime import UTC, datetime
 
+from essp.embedded.unfinished import so_far
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.artifacts.neighbours import outputs_within
@@ -50,11 +51,12 @@ def _last_status(output: ObjectStore, uri: str) -> JobStatus:
     if newest is not None and newest.status_json:
         return past_status(newest.status_json, f"the status in {uri}/{layout.HISTORY}")
     text = output.get(layout.SPEC).decode()
-    snapshot, name = JobSnapshot(spec_json=text), stored_spec(text, output.uri(layout.SPEC)).name
-    found = status_by_command(Control(job=name, command=Control.STOP, reason=_OPEN, snapshot=snapshot))
+    snapshot, spec = JobSnapshot(spec_json=text), stored_spec(text, output.uri(layout.SPEC))
+    found = status_by_command(Control(job=spec.name, command=Control.STOP, reason=_OPEN, snapshot=snapshot))
     if newest is None:
         return found
-    return found.model_copy(update={"created": datetime.fromtimestamp(newest.created_ms / 1000, UTC), "ended": None})
+    found = found.model_copy(update={"created": datetime.fromtimestamp(newest.created_ms / 1000, UTC), "ended": None})
+    return so_far(found, spec, output) if spec.trainers else found
 
 
 def _free(name: str, taken: Collection[str]) -> str:

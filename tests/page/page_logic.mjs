@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { ask, decoded } from "./api.js";
-import { changeMarks, csvOf, lines, nearest, pieces } from "./chart.js";
+import { changeMarks, csvOf, lines, nearest, pieces, rangeOf } from "./chart.js";
 import { byClock, momentsOf, namesOf, overTime, rates } from "./course.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
@@ -36,6 +36,9 @@ assert.equal(range([...flat, 5000]).cut, 1);
 assert.equal(range([...flat, 5000]).high, 1.99);
 assert.deepEqual(range([2, 2, 2]), { low: 2, high: 2, cut: 0 });
 assert.deepEqual(range([NaN]), { low: 0, high: 1, cut: 0 });
+const drawn = (purpose, values) => ({ purpose, points: values.map((y, x) => ({ x, y })) });
+assert.deepEqual(rangeOf([drawn("train", flat), drawn("validation", [50])]), { low: 1, high: 50, cut: 0 });
+assert.deepEqual(rangeOf([drawn("raw", [...flat, 5000]), drawn("train", [...flat, 5000])]), { low: 1, high: 1.99, cut: 1 });
 
 // Curves lie over epochs; of an epoch that this master has not seen, the end is known.
 const report = (purpose, epoch, metrics) => ({ purpose, epoch, metrics });

@@ -5,7 +5,7 @@ import { EPOCHS, logTicks, range, smoothed, ticks, timeTicks } from "./scales.js
 import { counted, sweepWords } from "./words.js";
 
 const HEIGHT = 250;
-const MARGIN = { left: 56, right: 14, top: 12, bottom: 36 };
+const MARGIN = { left: 64, right: 14, top: 12, bottom: 36 };
 export const COLOURS = 8; // colours in page.css
 const MARKERS = 60; // largest number of points that get markers
 const hidden = new Set(); // names of lines that the user has hidden
@@ -111,8 +111,15 @@ export function chart({ title, all, width, format, least, most, to, axis = EPOCH
 
 const take = (title, kind, save) => el("button", { type: "button", class: "chip", "data-key": `${kind} ${title}`, "aria-label": `${title} as ${kind}`, onclick: event => save(event.currentTarget.closest("figure")) }, kind);
 
+/** The range of several lines. Outliers are judged within each line, so a validation loss far above the training loss stays. */
+export function rangeOf(lines) {
+  const found = lines.map(line => ({ ...range(line.points.map(point => point.y)), purpose: line.purpose }));
+  const cut = found.filter(({ purpose }) => purpose !== "raw").reduce((sum, one) => sum + one.cut, 0);
+  return { low: Math.min(...found.map(({ low }) => low)), high: Math.max(...found.map(({ high }) => high)), cut };
+}
+
 function framed(shown, { width, least, most, to: end, axis, log, binary }) {
-  const found = range(shown.flatMap(line => line.points.map(point => point.y)));
+  const found = rangeOf(shown);
   const low = log ? found.low : Math.min(found.low, least ?? found.low), high = log ? found.high : Math.max(found.high, most ?? found.high);
   const unit = binary && high > 0 ? 1024 ** Math.floor(Math.log2(high) / 10) : 1;
   const rungs = log ? logTicks(low, high) : ticks(low / unit, (high > low ? high : low + 1) / unit).map(value => value * unit);
@@ -259,7 +266,9 @@ function save(content, title, ending) {
 
 /** Values as a small line without axes. */
 export function sparkline(values, words) {
-  const found = range(values), wide = 96, high = 22;
-  const place = (value, k) => `${(2 + k / (values.length - 1 || 1) * (wide - 4)).toFixed(1)},${(2 + (found.high - Math.min(value, found.high)) / (found.high - found.low || 1) * (high - 4)).toFixed(1)}`;
+  const found = range(values), span = found.high - found.low, wide = 96, high = 22;
+  const flat = span <= 1e-6 * Math.abs(found.high); // the rest is rounding
+  const depth = value => (flat ? 0.5 : (found.high - Math.min(value, found.high)) / span);
+  const place = (value, k) => `${(2 + k / (values.length - 1 || 1) * (wide - 4)).toFixed(1)},${(2 + depth(value) * (high - 4)).toFixed(1)}`;
   return svg("svg", { class: "spark", viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": words }, svg("polyline", { points: values.map(place).join(" ") }));
 }

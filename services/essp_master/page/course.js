@@ -33,8 +33,9 @@ export function namesOf(job, timeline) {
 /** The lines of these figures over time. `gap` of a line: seconds without a value that interrupt it. */
 export function overTime(job, timeline, figures) {
   const names = namesOf(job, timeline);
-  return timeline.series.filter(series => figures.includes(series.figure)).map(series => ({
-    trainer: names.get(series.of).name, purpose: "course", colour: names.get(series.of).colour % COLOURS, gap: GAP * timeline.every_s,
+  const found = timeline.series.filter(series => figures.includes(series.figure)).map(series => ({ ...series, ...names.get(series.of) }));
+  return found.sort((a, b) => a.colour - b.colour).map(series => ({
+    trainer: series.name, purpose: "course", colour: series.colour % COLOURS, gap: GAP * timeline.every_s,
     points: series.values.flatMap((y, k) => (y == null ? [] : [{ x: timeline.times[k], y }])),
   })).filter(line => line.points.length);
 }

@@ -39,7 +39,7 @@ export function watchJob(name) {
     }
     if (Date.now() >= due) {
       timeline = await ask(jobPath(name, "/timeline"));
-      usage = job.ended ? null : await loadUsage();
+      usage = over(job) ? null : await loadUsage();
       due = Date.now() + (job.ended ? COURSE_MOST_MS : Math.min(COURSE_MOST_MS, Math.max(COURSE_MS, 1000 * timeline.every_s)));
     }
     return { job, events, curves, timeline, usage, settings };
@@ -73,7 +73,7 @@ export function drawJob({ job, events, curves, timeline = NO_TIMELINE, usage = n
         failed ? problems : null,
         completed ? made : null,
         job.trainers.length ? section("Curves", ...(all.loss.length || all.lr.length ? [legend(job), toolbar(timeline.times.length > 1), charts(job, ...placed(job, all, timeline))] : [el("p", { class: "empty" }, "No trainer has reported yet.")])) : null,
-        completed ? null : section("Flow", flow(job), fills(job)),
+        completed || job.state === "stopped" ? null : section("Flow", flow(job), fills(job)),
         usage ? section("Workers", usageTable(usage, job)) : null,
         overall(job, timeline),
         drawPreviews(job),
@@ -86,6 +86,9 @@ export function drawJob({ job, events, curves, timeline = NO_TIMELINE, usage = n
           el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "Logs of this job"))))),
   ];
 }
+
+/** Whether the job does not run any more. One that was interrupted has no end. */
+const over = job => ["completed", "failed", "stopped"].includes(job.state);
 
 /** The state of a job as a badge. */
 export const state = job => el("span", { class: `state ${job.state}` }, job.queue ? `${job.state} ${job.queue.position}` : job.state);
@@ -111,7 +114,7 @@ export function courseWords(job) {
     parts.push(`${number(progress.clips_per_s)} clips/s`);
     parts.push(progress.eta_s == null ? "remaining time unknown" : `${duration(progress.eta_s)} to go`);
   }
-  parts.push(job.ended ? `took ${duration(job.elapsed_s)}` : `${duration(job.elapsed_s)} so far`);
+  parts.push(over(job) ? `took ${duration(job.elapsed_s)}` : `${duration(job.elapsed_s)} so far`);
   return parts.join(" · ");
 }
 
@@ -149,7 +152,7 @@ function change(job, act) {
 /** The fields that change a job that has not ended. */
 function changing(job, act) {
   const parts = [job.priority == null ? null : priority(job, act), job.trainers.length ? change(job, act) : null].filter(Boolean);
-  return job.ended || !parts.length ? null : el("details", { class: "changing", "data-key": "changing" }, el("summary", {}, "Change this job"), parts);
+  return over(job) || !parts.length ? null : el("details", { class: "changing", "data-key": "changing" }, el("summary", {}, "Change this job"), parts);
 }
 
 function progressOf(job) {

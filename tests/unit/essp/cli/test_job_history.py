@@ -52,6 +52,9 @@ def test_the_clips_of_a_video_are_found_by_its_name(served: Served) -> None:
         assert {story["planned"]["video"].rpartition("/")[2] for story in stories} == {video.rpartition("/")[2]}
     with pytest.raises(NotFound, match="did you mean"):
         essp("job", "why", output, "--video", f"{video}x")
+    other = json.loads(essp("job", "why", output, "0", "--purpose", "test", "--json").stdout)["planned"]["video"]
+    with pytest.raises(NotFound, match=r"train, epoch 1 has no video .*; it is in test \(--purpose\)"):
+        essp("job", "why", output, "--video", other)
     for neither in ([], ["3", "--video", video]):
         with refused("INDEX", "conflict"):
             essp("job", "why", output, *neither)

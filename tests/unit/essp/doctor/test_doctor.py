@@ -186,7 +186,7 @@ def test_shared_memory(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
     name = f"shm://doctor-{os.getpid()}"
     well = said(found(f"{name}?bytes=1MiB"), "shm", Level.OK)
-    assert "may take 1,048,576 bytes more" in well
+    assert "may take 1.0 MiB more" in well
     assert "a value came back and was freed" in well
     assert "not 2097152" in said(
         _while_open(f"{name}?bytes=1MiB", lambda: found(f"{name}?bytes=2MiB")), "redis", Level.FAIL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import httpx
@@ -10,14 +11,16 @@ import pytest
 from essp.embedded.finished import statuses_in
 from essp.embedded.page import open_page, past_jobs
 from essp_common.artifacts import layout
+from essp_common.artifacts.manifest import PhaseRecord
 from essp_common.errors import NotFound
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Adapters, Stores
 from tests.harness.command_line import essp
-from tests.harness.fleet import Fleet, run_to_rest
+from tests.harness.fleet import Fleet, run_to_rest, save_checkpoint
 from tests.harness.masters import master_named
 from tests.harness.refused import refused
 
@@ -52,6 +55,30 @@ def test_all_jobs_in_a_folder_are_found_under_names_of_their_own(stopped: str) -
     assert [status.name for status in statuses_in(f"{stopped}/out", STORES)] == ["small"]
     with refused("", "taken"):
         statuses_in(f"{stopped}/other", STORES)
+
+
+def test_a_job_that_was_interrupted_shows_how_far_it_came(adapters: Adapters, fleet: Fleet) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    live = master.status("small")
+    assert 0 < live.progress.done == live.progress.total, "its trainers have not left yet"
+    master.drain()
+    master.run()
+    store = DirectoryStore(fleet.job.output.removeprefix("file://"))
+    record = PhaseRecord(purpose="validation", epoch=0, metrics={"top1": 0.5})
+    store.put(layout.history("rgb"), json.dumps([record.model_dump()]).encode())
+    save_checkpoint(store, "rgb", Position(2, 4))
+    (found,) = statuses_in(fleet.job.output, STORES)
+    assert (found.state, found.ended, found.progress.done) == (JobState.STOPPED, None, live.progress.done)
+    assert [(phase.purpose, phase.epoch, phase.clips) for phase in found.phases] == [
+        (phase.purpose, phase.epoch, phase.clips) for phase in live.phases
+    ]
+    rgb, diff = found.trainers
+    assert [report.metrics for report in rgb.reports] == [{"top1": 0.5}]
+    assert rgb.checkpoint
+    assert rgb.checkpoint.startswith(fleet.job.output)
+    assert (diff.name, diff.reports, diff.checkpoint) == ("diff", (), None)
 
 
 def test_the_page_shows_them_and_changes_nothing(stopped: str) -> None:
