@@ -203,11 +203,11 @@ def _clips_of(video: str, segments: list[HistorySegment], place: tuple[PurposeNa
 
 def _elsewhere(video: str, names: Sequence[str], phases: Phases) -> str:
     """The passes that have this video, or a video of the pass with a similar name."""
-    extracts, purposes = phases.spec.extract is not None, dict[PurposeName | None, None]()
+    purposes = dict[PurposeName | None, None]()
     for number, plan in enumerate(phases.plans):
         rows = phases.view(number).rows
         if any(video in (name := rows.text("id", row), name.rpartition("/")[2]) for row in range(len(rows))):
-            purposes[purpose_name(plan.purpose, extracts)] = None
+            purposes[purpose_name(plan.purpose, phases.spec.kind)] = None
     if purposes:
         return f"; it is in {', '.join(map(str, purposes))} (--purpose)"
     near = get_close_matches(video, names, n=1)
