@@ -97,7 +97,7 @@ def test_a_token_that_was_replaced_is_used(release: Release, tmp_path: Path, mon
     release.create("Secret", {"metadata": {"name": "first"}})
     settings, first = configuration(), release.token("essp-master", secret="first")
     server = urlsplit(settings.host)
-    address, ca = (server.hostname or "", server.port or 443), Path(settings.ssl_ca_cert).read_text()
+    address, ca = (server.hostname or "", server.port or 443), Path(str(settings.ssl_ca_cert)).read_text()
     account = ServiceAccount(tmp_path, monkeypatch, address, ca, first)
     api = kubernetes_api()
     with closing(driver_of(release, api, tmp_path)) as driver:
@@ -118,7 +118,7 @@ def is_accepted(token: str) -> bool:
         try:
             client.CoreV1Api(api).list_namespaced_pod("default")
         except client.ApiException as error:
-            return error.status != 401
+            return bool(error.status != 401)
     return True
 
 

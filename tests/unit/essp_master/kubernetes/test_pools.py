@@ -61,6 +61,7 @@ def test_a_pool_that_others_scale_is_not_touched(
     assert cluster.objects["deployments", "theirs"]["spec"]["replicas"] == 3
 
 
+@pytest.mark.double  # where one of them goes at once
 def test_idle_pods_are_the_ones_to_go(cluster: Cluster, driver: KubernetesDriver) -> None:
     cluster.put("deployments", deployment("essp-decoder", "decoder", 3))
     for number in range(3):
