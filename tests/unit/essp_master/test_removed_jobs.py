@@ -20,7 +20,7 @@ from essp_common.wiring import Adapters
 from essp_engine.preflight.output import Asked
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, run_to_rest, save_checkpoint
-from tests.harness.masters import die, master_named
+from tests.harness.masters import die, master_named, written
 from tests.harness.waiting import until
 
 
@@ -31,6 +31,7 @@ def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path) -> Master:
     save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", Position(0, 4))
     master.stop("small")
     run_to_rest(master, fleet)
+    written(master, fleet)
     (tmp_path / "out" / "notes.txt").write_text("mine")
     (tmp_path / "out" / "model").mkdir(exist_ok=True)
     (tmp_path / "out" / "model" / "net.py").write_text("mine")
