@@ -94,6 +94,21 @@ class Handler(S3Handler):  # type: ignore[misc]
         with _errors_answered():
             super()._post_request(bucket, key)
 
+    def _list_entries(
+        self, bucket_dir: Path, prefix: str, delimiter: str, marker: str, marker_is_prefix: bool, max_keys: int
+    ) -> tuple[list[tuple[str, Path]], list[str], bool, str]:
+        """Read the folder that the prefix names, where localbucket reads the whole bucket for each page."""
+        parent, slash, name = prefix.rpartition("/")
+        folder = parent + slash
+        if (folder and not _is_folder(parent)) or (marker and not marker.startswith(folder)):
+            parent, folder, name = "", "", prefix
+        contents, prefixes, truncated, last = super()._list_entries(
+            bucket_dir / parent, name, delimiter, marker.removeprefix(folder), marker_is_prefix, max_keys
+        )
+        contents = [(folder + key, path) for key, path in contents]
+        kind, key = last[:2], last[2:]  # `K:` or `P:`, and a key or common prefix
+        return contents, [folder + one for one in prefixes], truncated, last and kind + folder + key
+
     def _read_body(self) -> bytes:
         """Refuse a body that is not the one announced, which localbucket would store."""
         lengths = [self.headers[name] for name in _LENGTHS if name in self.headers]
@@ -123,6 +138,11 @@ class Handler(S3Handler):  # type: ignore[misc]
             return str(write(file))
 
         return str(super()._write_object(bucket, key, write_both))
+
+
+def _is_folder(path: str) -> bool:
+    """Whether this part of a key is the path of a folder inside a bucket, written as the file system writes it."""
+    return path == os.path.normpath(path) and not path.startswith(("/", "."))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as some
+from localbucket import S3Handler
 
 from essp.servers.folder_s3 import SKEW, Handler, keys_in
 from tests.harness.refused import refused
@@ -173,3 +177,49 @@ def test_file_without_both_keys_is_refused(tmp_path: Path, text: str, code: str)
     (tmp_path / "credentials").write_text(text)
     with refused("--credentials", code):
         keys_in(tmp_path / "credentials")
+
+
+PATHS = some.lists(some.sampled_from(["a", "b", "a b"]), min_size=1, max_size=4).map("/".join)
+
+
+def listed(
+    handler: type[Any], bucket: Path, prefix: str, delimiter: str, page: int
+) -> list[tuple[list[str], list[str]]]:
+    """The keys and common prefixes of each page."""
+    pages, marker = [], ""
+    while True:
+        asked = bucket, prefix, delimiter, marker[2:], marker.startswith("P:"), page
+        contents, prefixes, truncated, marker = handler._list_entries(handler.__new__(handler), *asked)
+        assert all(path == bucket / key for key, path in contents)
+        pages.append(([key for key, _ in contents], prefixes))
+        if not truncated:
+            return pages
+
+
+@given(
+    some.lists(PATHS, max_size=8),
+    PATHS | some.sampled_from(["", "a/", "a/a/", "/", "a//", "../", "bucket/", "./", "./a/"]),
+    some.sampled_from(["", "/", "b/"]),
+    some.integers(1, 4),
+)
+def test_pages_are_those_of_a_walk_over_the_whole_bucket(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[str], prefix: str, delimiter: str, page: int
+) -> None:
+    bucket = tmp_path_factory.mktemp("store") / "bucket"
+    bucket.mkdir()
+    (bucket.parent / "secret").write_bytes(b"")
+    for key in keys:
+        (bucket / key).mkdir(parents=True, exist_ok=True)
+        (bucket / key / "file").write_bytes(b"")
+    assert listed(Handler, bucket, prefix, delimiter, page) == listed(S3Handler, bucket, prefix, delimiter, page)
+
+
+def test_a_listing_reads_only_the_folder_that_its_prefix_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("runs/one/spec.json", "runs/two/spec.json", "videos/a.mp4"):
+        (folder / "bucket" / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "bucket" / key).write_bytes(b"")
+    walk, read = os.walk, set[str]()
+    monkeypatch.setattr(os, "walk", lambda top: (read.add(found[0]) or found for found in walk(top)))
+    status, text = answer(folder, "GET /bucket?list-type=2&prefix=runs/o HTTP/1.1\r\nHost: here\r\n")
+    assert (status, text.count("<Key>"), "runs/one/spec.json" in text) == (200, 1, True)
+    assert {str(folder / "bucket" / name) for name in ("runs", "runs/one", "runs/two")} == read
