@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,13 @@ def test_a_listing_reads_only_the_folder_that_its_prefix_names(folder: Path, mon
         (folder / "bucket" / key).parent.mkdir(parents=True, exist_ok=True)
         (folder / "bucket" / key).write_bytes(b"")
     walk, read = os.walk, set[str]()
-    monkeypatch.setattr(os, "walk", lambda top: (read.add(found[0]) or found for found in walk(top)))
+
+    def noted(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for found in walk(top):
+            read.add(found[0])
+            yield found
+
+    monkeypatch.setattr(os, "walk", noted)
     status, text = answer(folder, "GET /bucket?list-type=2&prefix=runs/o HTTP/1.1\r\nHost: here\r\n")
     assert (status, text.count("<Key>"), "runs/one/spec.json" in text) == (200, 1, True)
     assert {str(folder / "bucket" / name) for name in ("runs", "runs/one", "runs/two")} == read
