@@ -183,9 +183,7 @@ def test_file_without_both_keys_is_refused(tmp_path: Path, text: str, code: str)
 PATHS = some.lists(some.sampled_from(["a", "b", "a b"]), min_size=1, max_size=4).map("/".join)
 
 
-def listed(
-    handler: type[Any], bucket: Path, prefix: str, delimiter: str, page: int
-) -> list[tuple[list[str], list[str]]]:
+def listed(handler: Any, bucket: Path, prefix: str, delimiter: str, page: int) -> list[tuple[list[str], list[str]]]:
     """The keys and common prefixes of each page."""
     pages, marker = [], ""
     while True:
