@@ -2,7 +2,7 @@
 
 `catalog_quick` compares `essp catalog build --quick` with decoding every frame once, file by file, in processor time of
 one process, and counts the bytes that it reads of a file of 30 MB in a store. `catalog_listing` runs `essp catalog
-build` on folders of 100,000 and of 300,000 files, all of which are in the catalog already, each in a process of its
+build` on folders of 100,000 and of 300,000 files, which are all in the catalog already, each in a process of its
 own: what is measured is the listing, the comparison and the writing, and no file is opened. The files are hard links of
 a few bytes.
 """

@@ -270,7 +270,7 @@ def _notes(found: Found, entries: Iterable[Entry], empty: Sequence[str]) -> list
     if within := sorted(below - {""}):
         notes.append(
             f"folders named like splits are inside class folders, so they are not used as splits: {few(within)}; give "
-            " the folder above them, put them above the class folders (SPLIT/CLASS/video.mp4), or give a CSV "
+            "the folder above them, put them above the class folders (SPLIT/CLASS/video.mp4), or give a CSV "
             "file with the columns path, label, split"
         )
     if like_splits := sorted(name for name in classes if name.lower() in SPLIT_NAMES):

@@ -69,8 +69,8 @@ def video_folder(found: Found) -> Iterator[Entry]:
     entries = Spool(Entry)
     notes: list[str] = []
     lacks_labels = False
+    videos = Spool(ObjectInfo, in_order(ObjectInfo, found.videos, found.uri_of))
     for key, folder in zip(keys, described, strict=True):
-        videos = in_order(ObjectInfo, found.videos, found.uri_of)
         known = (File(found.uri_of(info), info.size_bytes, info.etag) for info in videos)
         listed = read_list(found.store.uri(key), found.stores, known=known)
         lacks_labels = lacks_labels or not listed.labels

@@ -142,7 +142,7 @@ class Handler(S3Handler):  # type: ignore[misc]
 
 def _is_folder(path: str) -> bool:
     """Whether this part of a key is the path of a folder inside a bucket, written as the file system writes it."""
-    return path == os.path.normpath(path) and not path.startswith(("/", "."))
+    return path == os.path.normpath(path) and not path.startswith(("/", ".")) and "\0" not in path
 
 
 @contextmanager

@@ -65,7 +65,7 @@ RULES: Mapping[str, tuple[str, Sequence[str], scores.Rule]] = {
     "all-mean": ("all of them, averaged", tuple(STREAMS), "mean"),
     "all-product": ("all of them, multiplied", tuple(STREAMS), "product"),
 }
-"""Fusions that learn nothing: what they are, of which streams, and how."""
+"""Fusions without anything to learn: name -> its title, its streams, and how they are fused."""
 ROWS = (
     TITLES | {name: title for name, (title, *_) in RULES.items()} | {"fused": "all of them, fused as validation chose"}
 )

@@ -197,7 +197,7 @@ def listed(handler: Any, bucket: Path, prefix: str, delimiter: str, page: int) -
 
 @given(
     some.lists(PATHS, max_size=8),
-    PATHS | some.sampled_from(["", "a/", "a/a/", "/", "a//", "../", "bucket/", "./", "./a/"]),
+    PATHS | some.sampled_from(["", "a/", "a/a/", "/", "a//", "../", "bucket/", "./", "./a/", "a\0/"]),
     some.sampled_from(["", "/", "b/"]),
     some.integers(1, 4),
 )
