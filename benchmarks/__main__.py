@@ -55,7 +55,7 @@ from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import insert, table
 from essp_common import distribution
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")

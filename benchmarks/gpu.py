@@ -33,7 +33,7 @@ from benchmarks.measure import spread
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_engine.learning.torchvision_compat import torchvision
 
 _MODELS = (("resnet50", "resnet50"), ("vit_b_16", "vit_b"))

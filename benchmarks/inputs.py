@@ -20,7 +20,7 @@ import numpy as np
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, write_catalog
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.wiring import Stores
 from essp_engine.video.synthetic import Encoding, Picture, drifting, texture, write_video
 

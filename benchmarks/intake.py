@@ -47,8 +47,8 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
 )
 from essp_common.runtime import ids
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.garbage import collect_rarely
-from essp_common.runtime.process import cpu_count
 from essp_common.wiring import open_cache
 from essp_engine.features.sampling import evenly_spaced
 from essp_engine.intake.fetch_processes import FetchProcesses

@@ -12,7 +12,7 @@ import psutil
 
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import VideoSet
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 _BATCHES, _WARM = 10_000, 1_000
 _BATCH = 8

@@ -9,7 +9,7 @@ from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, costs_in_ms
 from benchmarks.inputs import LONG_GOP
 from benchmarks.measure import Ratio, Work, cpu, in_rounds, ratio, wall
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 _STREAMS = ("rgb", "flow", "frame_diff")
 _THREE = Aim(least=2.5)

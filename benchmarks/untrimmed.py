@@ -43,7 +43,7 @@ from essp_common.catalog.file import read_catalog
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.wiring import Stores
 from essp_engine.preflight.preflight import preflight
 from essp_engine.video.synthetic import Encoding, write_video

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from essp_common import distribution
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 _LIBRARIES = (distribution.NAME, "av", "numpy", "opencv-python-headless", "torch")
 

@@ -24,7 +24,7 @@ from essp_common.errors import ConfigError
 from essp_common.field_names import Names, fields_named, renamed_in_text
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.validation import problems
 from essp_common.wiring import Stores
 from essp_engine.loading.rendezvous import Rendezvous

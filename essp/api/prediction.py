@@ -44,7 +44,7 @@ from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import problems
 from essp_common.wiring import Stores

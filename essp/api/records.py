@@ -55,7 +55,7 @@ from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.records.versions import DataSet, digest
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.wiring import Stores
 from essp_engine.loading.batch import alike
 

@@ -39,7 +39,7 @@ from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.quantities import size as in_words
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores

@@ -22,7 +22,7 @@ from essp.bench.sources import Damaged
 from essp.bench.storages import Storage
 from essp.bench.utilisation import PASSES, Step, data_wait, utilisation
 from essp_common.quantities import percent
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 _BUSY_CORES = 0.85
 """A larger share of the cores counts as all of them."""

@@ -28,7 +28,7 @@ from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, percent, size
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 
 _COUNTS = 0.05

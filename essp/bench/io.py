@@ -21,7 +21,7 @@ from essp.bench.sources import Damaged
 from essp.bench.storages import Storage
 from essp.bench.verdict import Case, Measured, judge
 from essp_common.errors import ConfigError
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 BOUND = "raw"
 """The name of raw reads in tables. They pass through no pipeline."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from essp.bench.machine import cores
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 
 @dataclass(frozen=True, slots=True)

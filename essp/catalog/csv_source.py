@@ -47,7 +47,7 @@ from essp.catalog.spool import Spool, in_order, joined
 from essp.frame_folders import as_series
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvRow, text_of

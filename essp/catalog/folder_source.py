@@ -17,7 +17,7 @@ from essp.catalog.found import Found, composed, few
 from essp.catalog.json_lists import split_named
 from essp.catalog.layout import ARCHIVES, Layout
 from essp.catalog.mmaction2 import lists_in
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.keys import stem_and_suffix
 from essp_common.objects.port import ObjectInfo

@@ -18,7 +18,7 @@ from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
 from essp.catalog.layout import Layout
 from essp.listed_files import PATH_COLUMNS
-from essp_common.catalog.splits import canonical_split
+from essp_common.catalog.split_names import canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import CsvFile, CsvRow, delimiter_of, text_of
 from essp_common.quantities import counted

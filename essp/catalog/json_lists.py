@@ -22,7 +22,7 @@ import numpy as np
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
 from essp.catalog.layout import Layout
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 
 _WORDS = re.compile(r"[a-z]+")

@@ -27,7 +27,7 @@ from essp.catalog.folder_source import grouped, places, split_folders, without_l
 from essp.catalog.found import Found, few, is_video
 from essp.catalog.json_lists import name_in, split_named
 from essp.catalog.layout import ARCHIVES, Layout
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.archive import member_key
 from essp_common.objects.documents import read_json, tar_members

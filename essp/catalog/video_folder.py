@@ -22,7 +22,7 @@ from essp.catalog.layout import Layout
 from essp.catalog.list_rows import JSON_LINES, PARQUET, open_list
 from essp.catalog.spool import Spool, in_order
 from essp.listed_files import PATH_COLUMNS
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
 

@@ -29,7 +29,7 @@ from essp_common.errors import ConfigError
 from essp_common.objects.frames import FRAME_RATE
 from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.wiring import Adapters, Stores
 from essp_engine.decoding.probing import ProbeOptions
 

@@ -19,7 +19,7 @@ from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.quantities import duration
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_engine.decoding.probing import ProbeOptions
 
 _EXAMPLES = 3

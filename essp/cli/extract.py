@@ -42,7 +42,8 @@ from essp_common.job.status import JobState
 from essp_common.job.trainer_spec import PACKAGE, PACKAGED_WEIGHTS, names_place
 from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import EXIT_INTERRUPTED, cpu_count
+from essp_common.runtime.cores import cpu_count
+from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
 from essp_engine.decoding.probing import ProbeOptions
 from essp_engine.preflight.checks import check

@@ -26,7 +26,8 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count, set_up_logging
+from essp_common.runtime.cores import cpu_count
+from essp_common.runtime.process import set_up_logging
 from essp_common.wiring import Stores
 
 

@@ -27,7 +27,7 @@ from essp.demo.photographs import TEXTURES
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError, Conflict, EsspError
 from essp_common.runtime.children import deaf_to_interrupts
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_engine.video.synthetic import Encoding, write_video
 
 CLASSES = tuple(f"{texture}-{motion}" for texture in TEXTURES for motion in MOTIONS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from essp.doctor.finding import Finding, fail, ok, warn
 from essp_common import distribution
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 CHECK = "machine"
 _PACKAGES = (

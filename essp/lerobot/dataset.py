@@ -27,7 +27,7 @@ from essp.lerobot.rows import Rows, keys_with
 from essp.lerobot.stream import Item, Raw, Stream, Window
 from essp.lerobot.videos import PICTURES, Moment, Videos, grouped
 from essp_common.errors import ConfigError
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.validation import shown, suggested
 
 

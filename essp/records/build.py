@@ -25,7 +25,7 @@ from essp_common.objects.keys import escaped
 from essp_common.records.chunk import Encoding, Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import FILE_BYTES, Writer
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 log = logging.getLogger(__name__)
 

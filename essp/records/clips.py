@@ -25,7 +25,7 @@ from essp_common.distribution import require
 from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.records.chunk import Record
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.retry import retry_transient
 from essp_common.wiring import Stores
 from essp_engine.decoding.sandbox import Sandbox

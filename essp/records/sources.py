@@ -22,7 +22,7 @@ from essp.records.coco import coco
 from essp.records.items import Item, Source
 from essp.uris import listed_uri
 from essp_common.catalog.file import NotACatalog
-from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
+from essp_common.catalog.split_names import SPLIT_NAMES, canonical_split
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, text_of
 from essp_common.objects.keys import escaped, is_hidden, is_plain

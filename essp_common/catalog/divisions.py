@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.source_columns import stored_in, values_of
-from essp_common.catalog.splits import canonical_split
+from essp_common.catalog.split_names import canonical_split
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested

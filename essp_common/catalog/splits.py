@@ -17,20 +17,11 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.rows import Rows, VideoRow
+from essp_common.catalog.split_names import canonical_split
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
-
-_ALIASES = {
-    "training": "train",
-    # Combined splits are for training.
-    **dict.fromkeys(("trainval", "train_val", "train-val", "train+val"), "train"),
-    **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics uses `validate`
-    "testing": "test",
-}
-SPLIT_NAMES = frozenset({"train", "validation", "test", *_ALIASES})
-"""Folder names that are recognised as splits without other information."""
 
 _DEFAULT = DataSpec()
 
@@ -44,12 +35,6 @@ class Splits:
     test: CatalogView | None
     carved: bool
     """Whether the validation videos were set aside from the training split."""
-
-
-def canonical_split(name: str) -> str:
-    """The canonical name of a split: `val` is `validation`, `Training` is `train`; others are unchanged."""
-    lower = name.strip().lower()
-    return _ALIASES.get(lower, lower if lower in SPLIT_NAMES else name.strip())
 
 
 def splits_of(catalog: Catalog, data: DataSpec) -> Splits:

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from essp_common.pb.v1.messages_pb2 import Machine
+from essp_common.runtime.cores import usable_cores
 from essp_common.runtime.gpus import Gpus
 from essp_common.runtime.memory import memory_limit
 
@@ -82,18 +83,6 @@ def _meter(process: int) -> MachineMeter:
 def machine() -> Machine:
     """Return the figures of this process."""
     return _meter(os.getpid()).read()  # by its id: a forked process measures itself
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return how many cores this process may use: by its affinity, and by the quota of its container (cgroup v2 or
-    v1)."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        with suppress(OSError, ValueError, ZeroDivisionError):
-            quota, period = " ".join((cgroup / file).read_text().strip() for file in files).split()
-            if float(quota) > 0:  # "max" and -1 mean no quota
-                cores = min(cores, float(quota) / float(period))
-    return cores
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""A process that runs services: signals, threads, logs, its name and its share of the machine.
+"""A process that runs services: signals, threads, logs, its name.
 
 The `main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
 then returns from `run`; if it has not within `drain_s`, or at a second signal, the process leaves at once. Either is
@@ -8,7 +8,6 @@ safe: unfinished messages are delivered again to another worker.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import signal
@@ -17,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 from essp_common.errors import ConfigError
 from essp_common.runtime import conditions, logs, tracing
@@ -233,29 +231,6 @@ def _token(pid: int) -> str:
 def set_up_logging(settings: Settings, pool: str = "", **about: str) -> None:
     """Configure logging as set; see `essp_common.runtime.logs.set_up`."""
     logs.set_up(settings.log_level, settings.log_format, worker_name(settings), pool, about)
-
-
-def cpu_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of CPUs that this process may use: its affinity, and the container's quota (cgroup v2 or v1)
-    rounded up."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
-
-
-def _quota(cgroup: Path) -> float | None:
-    """Return the CPU quota, or None if there is no limit."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1"):
-        return None
-    return int(quota) / int(period)
 
 
 def _leave_undrained(drain_s: float) -> None:

@@ -17,7 +17,7 @@ from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.quantities import counted
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.intake.ordered import Read
 from essp_engine.video import codec, joined

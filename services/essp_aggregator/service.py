@@ -31,7 +31,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime import ids
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters

@@ -6,7 +6,7 @@ from essp_common import topics
 from essp_common.distribution import require
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.service import Service
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters

@@ -34,7 +34,7 @@ from essp_common.messages.snapshot import completed
 from essp_common.objects.port import NoBucket
 from essp_common.pb.v1.messages_pb2 import Change, Control, Progress, TrainerLeft
 from essp_common.runtime import ids
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.runtime.retry import retry_transient
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters

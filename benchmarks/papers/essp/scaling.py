@@ -33,7 +33,7 @@ from benchmarks.papers.study import Options, Part, Steps, Values
 from essp.capacity.setups import Consumer, Pool, Setup
 from essp.capacity.simulation import simulate
 from essp.servers.servers import free_port
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 
 RANKS = DECODERS = (1, 2, 4)
 HELD_BACK = (4, 4)

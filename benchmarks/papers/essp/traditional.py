@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.papers.machine import Marks
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_engine.features.opencv import load_opencv
 from essp_engine.learning.networks import Small
 

@@ -26,7 +26,7 @@ from essp.records.sources import SourceOptions, open_source
 from essp.uris import as_uri
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.versions import DataSet
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.cores import cpu_count
 from essp_common.wiring import Stores
 
 SMALL, LARGE, QUICK = 50_000, 20_000, 256

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from essp_common.errors import Unavailable
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
-from essp_common.runtime.process import cpu_count, process_name
+from essp_common.runtime.cores import cpu_count
+from essp_common.runtime.process import process_name
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.commands import command_of

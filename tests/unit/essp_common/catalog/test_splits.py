@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.splits import canonical_split, carve, consumed_view, splits_of, straddling
+from essp_common.catalog.split_names import canonical_split
+from essp_common.catalog.splits import carve, consumed_view, splits_of, straddling
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from tests.harness.catalog_rows import row

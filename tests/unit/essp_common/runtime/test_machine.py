@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +10,9 @@ import psutil
 import pytest
 
 from essp_common.runtime import machine as of_machine
+from essp_common.runtime.cores import usable_cores
 from essp_common.runtime.gpus import Gpus
-from essp_common.runtime.machine import MachineMeter, machine, usable_cores
+from essp_common.runtime.machine import MachineMeter, machine
 
 
 class Process:
@@ -62,24 +62,3 @@ def test_this_process_says_what_it_uses() -> None:
     assert 2**20 < found.memory_bytes < found.memory_limit_bytes
     assert 0 < found.disk_free_bytes < found.disk_bytes
     assert found.cores == usable_cores()
-
-
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({"cpu.max": "50000 100000\n"}, 0.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "odd"}, None),
-        ({"cpu/cpu.cfs_quota_us": "25000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.25),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-    ],
-)
-def test_cores_are_those_of_the_container_or_of_the_machine(
-    tmp_path: Path, files: dict[str, str], cores: float | None
-) -> None:
-    whole = usable_cores(tmp_path)
-    assert whole >= 1
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert usable_cores(tmp_path) == (cores or whole)

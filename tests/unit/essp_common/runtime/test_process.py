@@ -1,4 +1,4 @@
-"""What a process does around its services: signals, threads, logs, CPUs, health."""
+"""What a process does around its services: signals, threads, logs, health."""
 
 from __future__ import annotations
 
@@ -215,27 +215,6 @@ def root_logger() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_cpu_count_heeds_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], quota: int | None
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert process.cpu_count(tmp_path) == (quota or 8)
 
 
 def get(port: int, path: str) -> tuple[int, str]:
