@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from essp_common.catalog.splits import canonical_split
+from essp_common.catalog.split_names import canonical_split
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
 from essp_common.objects.documents import read_json
@@ -310,7 +310,7 @@ def values_of(column: Any) -> NDArray[Any] | str:
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
         return "are not numbers"
-    flat = np.asarray(array.to_numpy(zero_copy_only=False))
+    flat = tables.to_numpy(array)
     if int(np.prod(shape)) != len(flat) or flat.dtype == object:
         return "have no value in some rows"
     return flat.reshape(shape)
@@ -339,7 +339,7 @@ def _numbers(name: str, column: Any) -> Any:
         numbers = column.cast(pa.float64() if name.endswith(TIME) else pa.int64())
     except pa.ArrowInvalid as error:  # a fraction or NaN as int64
         raise ValueError(f"column {name}: {error}") from error
-    if numbers.null_count or not np.isfinite(numbers.to_numpy()).all():
+    if numbers.null_count or not pc.all(pc.is_finite(numbers)).as_py():
         raise ValueError(f"column {name} has no number in some rows")
     return numbers
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from essp.catalog.lerobot_folder import LeRobotFolder, is_depth
 from essp.lerobot.place import store_of
 from essp_common.distribution import needs_extra
+from essp_common.objects import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ class Episodes(Sequence[dict[str, Any]]):
         if isinstance(place, str):
             return self._table.column(place).to_pylist()
         if isinstance(place, slice):
-            return self._table.take(list(range(*place.indices(len(self))))).to_pylist()
+            return tables.taken(self._table, np.arange(len(self))[place]).to_pylist()
         if not -len(self) <= place < len(self):
             raise IndexError(f"episode {place} of {len(self)}")
         return dict(self._table.slice(place % len(self), 1).to_pylist()[0])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from essp.catalog.lerobot_folder import LeRobotFolder, values_of
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects import tables
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class Rows:
                 raise ConfigError(f"{folder.store.uri(key)} cannot be read: {error}", code="not_found") from error
             rows = np.arange(len(table))
             if chosen is not None:
-                rows = rows[np.isin(table.column("episode_index").to_numpy(), list(chosen))]
-                table = table.take(rows)
+                rows = rows[np.isin(tables.to_numpy(table.column("episode_index").combine_chunks()), list(chosen))]
+                table = tables.taken(table, rows)
             kept.append(rows)
             for name in wanted:
                 if name in table.column_names:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 _WORDS_BYTES = 2**28
 """Limit for the dictionary of a column in a million rows; beyond it, values are stored row by row."""
@@ -54,6 +55,24 @@ def read(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table
 def batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the same in batches of this many rows."""
     yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+
+
+def to_numpy(array: pa.Array) -> NDArray[Any]:
+    """Return the values of an array of numbers or booleans; read-only.
+
+    pyarrow's own `to_numpy`, as `pa.array`, imports pandas where it is installed, which takes a third of a second. Only
+    arrays with nulls need it: numbers become floats, with NaN for nulls, and booleans objects, with None.
+    """
+    if array.null_count:
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(array.type):  # bits, which DLPack does not have
+        return np.from_dlpack(array.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(array)
+
+
+def taken(table: pa.Table, rows: NDArray[np.int64]) -> pa.Table:
+    """Return these rows of a table, in their order. It does not import pandas, either."""
+    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))]))
 
 
 UNREADABLE = (

@@ -1,13 +1,15 @@
 """`essp.lerobot.LeRobotDataset`: items are those of LeRobot, whatever the layout, and however they are asked for.
 
-What LeRobot gives is stated by its rule for timestamps (`by_timestamp`, a plain decode). For a comparison with LeRobot
-itself see `benchmarks/lerobot_compare.py`.
+What LeRobot gives is stated by its rule for timestamps (`by_timestamp`, a plain decode). `tests/lerobot` compares with
+LeRobot itself.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,20 @@ def test_workers_that_were_spawned_have_the_same_items(robot: Path) -> None:
     loader = DataLoader(data, batch_size=7, num_workers=1, multiprocessing_context="spawn")
     for place, batch in enumerate(loader):
         same(batch, collate(data[7 * place : 7 * place + 7]))
+
+
+WITHOUT_PANDAS = """
+import importlib.util, sys
+from essp.lerobot import LeRobotDataset
+for arguments in ({}, {"episodes": [2, 0], "delta_timestamps": {"action": [0.0, 0.1]}}):
+    data = LeRobotDataset("org/robot", root=sys.argv[1], **arguments)
+    assert len(data.__getitems__([0, 1, len(data) - 1])) == 3
+assert importlib.util.find_spec("pandas") and "pandas" not in sys.modules
+"""
+
+
+@pytest.mark.processes
+def test_the_first_batch_of_a_process_does_not_wait_for_pandas(robot: Path) -> None:
+    """pyarrow imports it for conversions, wherever it is installed: a third of a second."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, str(robot)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -219,3 +219,26 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
             assert callable(read)
             with pytest.raises(EsspError, match=key):
                 read()
+
+
+COLUMNS = (
+    pa.array([1, 2, 3], pa.uint8())[1:],
+    pa.array([0.5, -1.0], pa.float32()),
+    pa.array([True, False, True])[1:],
+    pa.array([1, None]),
+    pa.array([True, None]),
+    pa.array([], pa.int64()),
+    pa.array([], pa.bool_()),
+)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=str)
+def test_values_are_those_of_pyarrow(column: pa.Array) -> None:
+    values, expected = tables.to_numpy(column), column.to_numpy(zero_copy_only=False)
+    np.testing.assert_array_equal(values, expected)
+    assert values.dtype == expected.dtype
+
+
+def test_rows_are_taken_in_any_order() -> None:
+    for places in (slice(3, 7), slice(None, None, -2), slice(0, 0)):
+        assert tables.taken(TABLE, np.arange(100)[places]).to_pylist() == TABLE.to_pylist()[places]
