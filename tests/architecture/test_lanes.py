@@ -54,6 +54,7 @@ ELSEWHERE = {
     "cluster": "def test_chart(): pass",
     "gpu": "def test_cuda(): pass",
     "kafka": "def test_leader(): pass",
+    "lerobot": "def test_policy(): pass",
     "soak": "def test_long(): pass",
 }
 OF_LANE = {
@@ -64,6 +65,7 @@ OF_LANE = {
     "cluster": {"test_chart", "test_pods"},
     "gpu": {"test_cuda"},
     "kafka": {"test_leader", "test_fault", "test_kill", "test_long"},
+    "lerobot": {"test_policy"},
 }
 
 

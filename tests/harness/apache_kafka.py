@@ -32,6 +32,7 @@ from kafka import KafkaAdminClient
 from essp.servers.servers import KafkaServer, free_port
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
+from tests.harness.caches import cached
 from tests.harness.waiting import until
 
 VARIABLE = "ESSP_TEST_KAFKA"
@@ -112,8 +113,7 @@ def prepared() -> _Prepared:
     facts = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
     facts.append(shutil.which("java") or "")
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    found = _Prepared(home, caches / "essp-tests" / f"kafka-{digest}")
+    found = _Prepared(home, cached(f"kafka-{digest}"))
     found.folder.mkdir(parents=True, exist_ok=True)
     with (found.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

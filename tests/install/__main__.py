@@ -16,8 +16,9 @@ from itertools import product
 from pathlib import Path
 
 from tests.install import readme
-from tests.install.environments import build_wheel, environment, oldest, pythons
+from tests.install.environments import build_wheel, environment, oldest
 from tests.install.steps import Step, steps
+from tools.pythons import pythons
 
 INSTALL_LIMIT_S, STEP_LIMIT_S = 3600, 900
 BUILDS, PACKAGES = ("cpu", "cuda"), ("newest", "oldest")

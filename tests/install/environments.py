@@ -1,4 +1,4 @@
-"""The Pythons of this machine, and the oldest packages that ESSP says it runs with."""
+"""The environments in which ESSP is installed: a stranger's, and with the oldest packages that it says it runs with."""
 
 from __future__ import annotations
 
@@ -16,24 +16,6 @@ EXTRA = "demo"
 _SOURCES = ("essp", "essp_common", "essp_engine", "services", "pyproject.toml", "README.md", "LICENSE")
 _OF_TORCH = re.compile(r"(torch|torchvision|triton|nvidia-.*|cuda-.*)==")
 _OURS = ("ESSP_", "PYTHON", "VIRTUAL_ENV")
-
-
-def pythons() -> dict[str, Path]:
-    """Version -> interpreter, of each Python from 3.11 that is on the path or that pyenv has installed."""
-    roots = [Path(folder) for folder in os.get_exec_path()]
-    roots += sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    found: dict[str, Path] = {}
-    for minor in range(11, 20):
-        for root in roots:
-            python = root / f"python3.{minor}"
-            if python.exists() and runs(python):
-                found.setdefault(f"3.{minor}", python.resolve())
-    return found
-
-
-def runs(python: Path) -> bool:
-    """A shim of pyenv may lie there for a Python that is not installed."""
-    return subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True).returncode == 0
 
 
 def environment(**settings: str) -> dict[str, str]:
