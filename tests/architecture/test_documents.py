@@ -138,7 +138,7 @@ def settings() -> set[str]:
     places = [path for pattern in patterns for path in ROOT.glob(pattern)]
     fields = "".join(path.read_text(encoding="utf-8") for path in places)
     found = {f"ESSP_{name.upper()}" for name in re.findall(r"^    (\w+): ", fields, flags=re.MULTILINE)}
-    folders = ("essp", "essp_common", "essp_engine", "docker", "charts", "tests/harness")
+    folders = ("essp", "essp_common", "essp_engine", "docker", "charts", "tests/harness", "tests/lerobot")
     readers = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in (".py", ".yaml", ".tpl", ".example")]
     for path in [*readers, ROOT / "docker-compose.yml"]:
         found |= set(re.findall(r"ESSP_[A-Z0-9_]+", path.read_text(encoding="utf-8")))
