@@ -106,6 +106,17 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
             {"autoscaling": {"provider": "keda"}, "kafka": {"sasl": "PLAIN", "user": "u", "existingSecret": "s"}},
             "TriggerAuthentication",
         ),
+        (
+            {"autoscaling": {"provider": "keda"}, "kafka": {"tls": True, "clientSecret": "me"}},
+            "TriggerAuthentication",
+        ),
+        (
+            {
+                "poolDefaults": {"serviceAccount": {"name": "mine"}},
+                "pools": {"master": {"serviceAccount": {"annotations": {"role": "mine"}}}},
+            },
+            "a service account mine with other annotations",
+        ),
         ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
         ({"servers": {"bundled": True}}, r"leave out kafka\.servers, redis\.server, s3\.endpoint, s3\.existingSecret"),
     ],

@@ -476,6 +476,9 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         assert page.evaluate("document.querySelector('button[type=submit]').disabled")
         page.evaluate(TYPE.format(json.dumps(spec)))
         page.wait("!document.querySelector('button[type=submit]').disabled")
+        page.evaluate("const ask = fetch, asked = []; fetch = (...a) => (asked.push(a[0]), ask(...a)); 0")
+        page.evaluate("dispatchEvent(new Event('resize'))")
+        assert not [path for path in page.evaluate("asked") if "validate" in path], "a new size is no new text"
         page.evaluate("document.querySelector('button[type=submit]').click()")
         page.wait("location.hash.startsWith('#/jobs/') && document.querySelector('.flow')")
         assert served.master.status(served.job.name).state is JobState.RUNNING
