@@ -268,6 +268,11 @@ def test_jobs_are_sorted_and_compared_by_their_settings(tmp_path: Path, page: Br
             page.evaluate(f"document.querySelector('[data-key=\"sort {head}\"]').click()")
             page.wait(f"{names} === '{order}'")
         assert page.evaluate("document.querySelector('th[aria-sort]').innerText").startswith("result")
+        box = "document.querySelector('.filters input')"
+        page.evaluate(f"{box}.value = 'anoth'; {box}.dispatchEvent(new Event('input')); location.hash = '#/pools'; 0")
+        page.wait("document.querySelector('table[aria-label=\"usage of pools\"]')")
+        page.evaluate("location.hash = '#/'; 0")
+        page.wait(f"{names} === 'another' && {box}.value === 'anoth'")
         page.open(f"{served.url}/#/compare/{name}+another")
         page.wait("document.querySelector('table[aria-label=\"settings that differ\"]')")
         rows = page.evaluate(
