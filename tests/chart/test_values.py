@@ -214,6 +214,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
         ({"networkPolicy": {"enabled": False}}, "may connect to any address"),
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
+        ({"api": {"service": {"type": "LoadBalancer"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
         ({"settings": {"traces": "http://collector:4318"}}, "the server named in settings.traces"),
         ({"pools": {"decoder": {"settings": {"traces": "http://collector:4318"}}}}, "networkPolicy.egress"),
