@@ -119,6 +119,10 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ),
         ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
         ({"servers": {"bundled": True}}, r"leave out kafka\.servers, redis\.server, s3\.endpoint, s3\.existingSecret"),
+        ({"servers": {"bundled": True}, "redis": {"mode": "cluster", "user": "me"}}, r"redis\.mode, redis\.user,"),
+        ({"servers": {"bundled": True}, "redis": {"passwordSecret": "mine"}}, r"redis\.passwordSecret"),
+        ({"servers": {"bundled": True}, "s3": {"buckets": ["essp/a", "videos"]}}, r"s3\.endpoint, s3\.buckets"),
+        ({"servers": {"bundled": True}, "s3": {"credentialsSecret": "mine"}}, r"s3\.credentialsSecret"),
     ],
 )
 def test_what_cannot_be_is_refused(helm: Helm, values: Object, said: str) -> None:
