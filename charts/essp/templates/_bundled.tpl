@@ -17,7 +17,7 @@ a user had written it; every template that reads values says it first.
 {{- if and .Values.s3.endpoint (ne .Values.s3.endpoint $s3) -}}{{- $taken = append $taken "s3.endpoint" -}}{{- end -}}
 {{- $buckets := list -}}
 {{- range .Values.s3.buckets -}}{{- $buckets = append $buckets (splitList "/" . | first) -}}{{- end -}}
-{{- /* It has one bucket, and nobody makes others. */ -}}
+{{- /* It has one bucket, and no one creates others. */ -}}
 {{- if without $buckets "essp" -}}{{- $taken = append $taken "s3.buckets" -}}{{- end -}}
 {{- if eq .Values.redis.mode "cluster" -}}{{- $taken = append $taken "redis.mode" -}}{{- end -}}
 {{- if not (has .Values.redis.passwordSecret (list "" $name)) -}}{{- $taken = append $taken "redis.passwordSecret" -}}{{- end -}}
