@@ -25,14 +25,14 @@ $(BIN)/pip:
 	@# The pip that Python brings along may be years old, and then takes minutes to find what fits together.
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for
+# PyPI has torch for CUDA only, which takes 4.8 GB more. Without a GPU, pip looks for torch at the index of those for
 # CPUs, too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 ifeq ($(wildcard /dev/nvidiactl),)
 define INSTALL_TORCH
 $(PIP) --retries 1 $(TORCH_CPU) torch torchvision
 @[ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
-	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."
+	echo "No GPU is here, yet torch for CUDA was installed (4.8 GB more): the index of torch for CPUs did not answer."
 endef
 endif
 

@@ -143,6 +143,8 @@ def main(
 ) -> None:
     """Measure, print lines `name value unit`, write JSON and a plot."""
     chosen = benchmarks_of(only or [])
+    if publish and (only or quick):
+        _refuse("--publish replaces all figures in README.md by those of a whole run; leave --only and --quick out")
     scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full, photographs)
     latest = results / "latest.json"
     results.mkdir(parents=True, exist_ok=True)

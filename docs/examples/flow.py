@@ -47,7 +47,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
-        torch.save(state, options.checkpoint)
+        torch.save(state, options.checkpoint.with_suffix(".new"))
+        options.checkpoint.with_suffix(".new").replace(options.checkpoint)  # a kill leaves the old file or the new one
         network.eval()
         with torch.inference_mode():
             right = [network(network_input(b.frames)).argmax(1) == b.labels for b in validation]

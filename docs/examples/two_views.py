@@ -49,7 +49,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         state = {"networks": networks.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
-        torch.save(state, options.checkpoint)
+        torch.save(state, options.checkpoint.with_suffix(".new"))
+        options.checkpoint.with_suffix(".new").replace(options.checkpoint)  # a kill leaves the old file or the new one
         print(f"epoch {epoch + 1}: loss {loss:.3f}")
 
 

@@ -155,6 +155,15 @@ def test_who_creates_buckets_has_an_account_for_it(helm: Helm) -> None:
     assert "essp-setup" not in [made["metadata"]["name"] for made in of_kind(own, "ServiceAccount")]
 
 
+def test_pools_that_name_the_same_account_share_it(helm: Helm) -> None:
+    """A role is often bound to one. Helm fails over an object that it has just made."""
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/essp"}
+    objects = helm.render(poolDefaults={"serviceAccount": {"name": "mine", "annotations": role}})
+    assert {pod_of(made)["spec"]["serviceAccountName"] for made in of_kind(objects, "Deployment")} == {"mine"}
+    [account] = [made for made in of_kind(objects, "ServiceAccount") if made["metadata"]["name"] == "mine"]
+    assert account["metadata"]["annotations"] == role
+
+
 def test_the_master_is_told_of_its_part(helm: Helm) -> None:
     def told(**values: Any) -> dict[str, str]:
         objects = helm.render(**values)

@@ -106,8 +106,23 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
             {"autoscaling": {"provider": "keda"}, "kafka": {"sasl": "PLAIN", "user": "u", "existingSecret": "s"}},
             "TriggerAuthentication",
         ),
+        (
+            {"autoscaling": {"provider": "keda"}, "kafka": {"tls": True, "clientSecret": "me"}},
+            "TriggerAuthentication",
+        ),
+        (
+            {
+                "poolDefaults": {"serviceAccount": {"name": "mine"}},
+                "pools": {"master": {"serviceAccount": {"annotations": {"role": "mine"}}}},
+            },
+            "a service account mine with other annotations",
+        ),
         ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
         ({"servers": {"bundled": True}}, r"leave out kafka\.servers, redis\.server, s3\.endpoint, s3\.existingSecret"),
+        ({"servers": {"bundled": True}, "redis": {"mode": "cluster", "user": "me"}}, r"redis\.mode, redis\.user,"),
+        ({"servers": {"bundled": True}, "redis": {"passwordSecret": "mine"}}, r"redis\.passwordSecret"),
+        ({"servers": {"bundled": True}, "s3": {"buckets": ["essp/a", "videos"]}}, r"s3\.endpoint, s3\.buckets"),
+        ({"servers": {"bundled": True}, "s3": {"credentialsSecret": "mine"}}, r"s3\.credentialsSecret"),
     ],
 )
 def test_what_cannot_be_is_refused(helm: Helm, values: Object, said: str) -> None:
@@ -203,6 +218,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
         ({"networkPolicy": {"enabled": False}}, "may connect to any address"),
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
+        ({"api": {"service": {"type": "LoadBalancer"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
         ({"settings": {"traces": "http://collector:4318"}}, "the server named in settings.traces"),
         ({"pools": {"decoder": {"settings": {"traces": "http://collector:4318"}}}}, "networkPolicy.egress"),

@@ -268,6 +268,11 @@ def test_jobs_are_sorted_and_compared_by_their_settings(tmp_path: Path, page: Br
             page.evaluate(f"document.querySelector('[data-key=\"sort {head}\"]').click()")
             page.wait(f"{names} === '{order}'")
         assert page.evaluate("document.querySelector('th[aria-sort]').innerText").startswith("result")
+        box = "document.querySelector('.filters input')"
+        page.evaluate(f"{box}.value = 'anoth'; {box}.dispatchEvent(new Event('input')); location.hash = '#/pools'; 0")
+        page.wait("document.querySelector('table[aria-label=\"usage of pools\"]')")
+        page.evaluate("location.hash = '#/'; 0")
+        page.wait(f"{names} === 'another' && {box}.value === 'anoth'")
         page.open(f"{served.url}/#/compare/{name}+another")
         page.wait("document.querySelector('table[aria-label=\"settings that differ\"]')")
         rows = page.evaluate(
@@ -476,6 +481,9 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         assert page.evaluate("document.querySelector('button[type=submit]').disabled")
         page.evaluate(TYPE.format(json.dumps(spec)))
         page.wait("!document.querySelector('button[type=submit]').disabled")
+        page.evaluate("const ask = fetch, asked = []; fetch = (...a) => (asked.push(a[0]), ask(...a)); 0")
+        page.evaluate("dispatchEvent(new Event('resize'))")
+        assert not [path for path in page.evaluate("asked") if "validate" in path], "a new size is no new text"
         page.evaluate("document.querySelector('button[type=submit]').click()")
         page.wait("location.hash.startsWith('#/jobs/') && document.querySelector('.flow')")
         assert served.master.status(served.job.name).state is JobState.RUNNING

@@ -15,7 +15,14 @@ a user had written it; every template that reads values says it first.
 {{- if and .Values.kafka.servers (ne (toJson .Values.kafka.servers) (toJson $kafka)) -}}{{- $taken = append $taken "kafka.servers" -}}{{- end -}}
 {{- if and .Values.redis.server (ne .Values.redis.server $redis) -}}{{- $taken = append $taken "redis.server" -}}{{- end -}}
 {{- if and .Values.s3.endpoint (ne .Values.s3.endpoint $s3) -}}{{- $taken = append $taken "s3.endpoint" -}}{{- end -}}
-{{- range $server, $fields := dict "kafka" (list "caSecret" "clientSecret" "existingSecret" "sasl" "tls") "redis" (list "caSecret" "clientSecret" "existingSecret" "tls") "s3" (list "caSecret" "existingSecret") -}}
+{{- $buckets := list -}}
+{{- range .Values.s3.buckets -}}{{- $buckets = append $buckets (splitList "/" . | first) -}}{{- end -}}
+{{- /* It has one bucket, and no one creates others. */ -}}
+{{- if without $buckets "essp" -}}{{- $taken = append $taken "s3.buckets" -}}{{- end -}}
+{{- if eq .Values.redis.mode "cluster" -}}{{- $taken = append $taken "redis.mode" -}}{{- end -}}
+{{- if not (has .Values.redis.passwordSecret (list "" $name)) -}}{{- $taken = append $taken "redis.passwordSecret" -}}{{- end -}}
+{{- if not (has .Values.s3.credentialsSecret (list "" $name)) -}}{{- $taken = append $taken "s3.credentialsSecret" -}}{{- end -}}
+{{- range $server, $fields := dict "kafka" (list "caSecret" "clientSecret" "existingSecret" "sasl" "tls") "redis" (list "caSecret" "clientSecret" "existingSecret" "tls" "user") "s3" (list "caSecret" "existingSecret") -}}
 {{- range $field := $fields -}}
 {{- if index $.Values $server $field -}}{{- $taken = append $taken (printf "%s.%s" $server $field) -}}{{- end -}}
 {{- end -}}

@@ -4,7 +4,7 @@ import { ask, decoded, jobPath } from "./api.js";
 import { COLOURS, legend, options, toolbar } from "./chart.js";
 import { byClock, rates } from "./course.js";
 import { el, table } from "./dom.js";
-import { NO_TIMELINE, charts, curvesOf, resultRows, settingsOf, state } from "./job.js";
+import { NO_TIMELINE, charts, curvesOf, resultRows, state, watchCourse } from "./job.js";
 import { ELAPSED, EPOCHS } from "./scales.js";
 import { differences } from "./settings.js";
 import { FIGURES, UNKNOWN, counted, judgedBy, number, percent, phaseTitle } from "./words.js";
@@ -20,17 +20,20 @@ export function compared(hash) {
   return found ? [...new Set(found[1].split("+").map(decoded))].slice(0, MOST) : null;
 }
 
-/** Loads these jobs. `unknown`: names of jobs that do not exist; the others are shown anyway. */
-export async function loadComparison(names) {
-  const asked = await Promise.all(names.map(known)), there = found => found !== null;
-  return { found: asked.filter(there), unknown: names.filter((_, place) => !there(asked[place])) };
+/** A function that loads these jobs. `unknown`: names of jobs that do not exist; the others are shown anyway. */
+export function watchComparison(names) {
+  const courses = names.map(watchCourse), there = found => found !== null;
+  return async () => {
+    const asked = await Promise.all(names.map((name, place) => known(name, courses[place])));
+    return { found: asked.filter(there), unknown: names.filter((_, place) => !there(asked[place])) };
+  };
 }
 
 /** A job with its curves, course and settings; null if it does not exist. */
-async function known(name) {
+async function known(name, course) {
   try {
-    const [job, curves, timeline, settings] = await Promise.all([ask(jobPath(name)), ask(jobPath(name, "/curves")), ask(jobPath(name, "/timeline")), settingsOf(name)]);
-    return { job, curves, timeline, settings };
+    const job = await ask(jobPath(name));
+    return { job, ...await course(job) };
   } catch (error) {
     if (error.status === 404) return null;
     throw error;

@@ -16,7 +16,7 @@ export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].
 export function eventWords({ kind, message, data }) {
   if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
   if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
-  if (kind === "state") return message.slice(message.indexOf(": ") + 2);
+  if (kind === "state") return message.replace(/^job [^:]*: /, "");
   if (kind === "phase") return `${phaseTitle(data.purpose, data.epoch)} is over for all`;
   if (kind === "condition" && data.over) return `${data.subject}: recovered (${data.kind})`;
   return message;

@@ -17,9 +17,10 @@ const EVENTS = 5000; // as many as the master keeps
 const COURSE_MS = 4000, COURSE_MOST_MS = 30_000; // how often the course is read; less often if its stretches are long
 export const NO_TIMELINE = { every_s: 0, times: [], series: [], totals: [] };
 
-/** A function that loads a job; it can be called again and again. Events and curves are read only when there are new ones. */
+/** A function that loads a job; it can be called again and again. Events are read only when there are new ones. */
 export function watchJob(name) {
-  let events = [], curves = [], drawn = "", timeline = NO_TIMELINE, usage = null, settings = null, set = "", due = 0;
+  let events = [], usage = null, shown = null;
+  const course = watchCourse(name);
   filters.reset();
   return async () => {
     const job = await ask(jobPath(name));
@@ -27,6 +28,22 @@ export function watchJob(name) {
     const last = events.at(-1)?.id || 0;
     if (job.last_event && job.last_event !== last) events.push(...await ask(jobPath(name, `/log?after=${last}`)));
     events.splice(0, events.length - EVENTS);
+    const found = await course(job);
+    if (found.timeline !== shown) {
+      usage = over(job) ? null : await loadUsage();
+      shown = found.timeline;
+    }
+    return { job, events, usage, ...found };
+  };
+}
+
+/**
+ * A function that loads the curves, the course and the settings of a job, given its status. Each is read only when it may
+ * have changed: those of a job that has ended are in its output, and each request reads them from there.
+ */
+export function watchCourse(name) {
+  let curves = [], drawn = "", timeline = NO_TIMELINE, settings = null, set = "", due = 0;
+  return async job => {
     const at = job.trainers.map(trainer => [trainer.purpose, trainer.epoch, trainer.clips_done].join()).join(";");
     if (job.trainers.length && at !== drawn) {
       curves = await ask(jobPath(name, "/curves"));
@@ -39,15 +56,14 @@ export function watchJob(name) {
     }
     if (Date.now() >= due) {
       timeline = await ask(jobPath(name, "/timeline"));
-      usage = over(job) ? null : await loadUsage();
       due = Date.now() + (job.ended ? COURSE_MOST_MS : Math.min(COURSE_MOST_MS, Math.max(COURSE_MS, 1000 * timeline.every_s)));
     }
-    return { job, events, curves, timeline, usage, settings };
+    return { curves, timeline, settings };
   };
 }
 
 /** The settings of a job; null if they are no longer known. */
-export async function settingsOf(name) {
+async function settingsOf(name) {
   try {
     return await ask(jobPath(name, "/settings"));
   } catch (error) {

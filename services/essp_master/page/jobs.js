@@ -62,7 +62,7 @@ export const groupWords = (jobs, name, more) => `${name} ${count(jobs.filter(GRO
 function filters(jobs, more) {
   const chips = Object.keys(GROUPS).map(name => el("button",
     { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(name === group), onclick: choose }, groupWords(jobs, name, more)));
-  return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name contains this text", placeholder: "Filter by name", oninput: narrow }));
+  return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name contains this text", placeholder: "Filter by name", value: wanted || null, oninput: narrow }));
 }
 
 function choose(event) {

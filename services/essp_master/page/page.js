@@ -2,7 +2,7 @@
 // It reads the same API as `essp job`.
 
 import { ask, decoded, hasToken, jobPath, tokenOfAddress, useToken } from "./api.js";
-import { compared, drawComparison, loadComparison } from "./compare.js";
+import { compared, drawComparison, watchComparison } from "./compare.js";
 import { drawCreate } from "./create.js";
 import { el, fill, morph, say } from "./dom.js";
 import { drawJob, watchJob } from "./job.js";
@@ -29,7 +29,7 @@ const CREATE = { key: "#/new", within: "#/new", title: "New job", load: null, dr
 /** The view that an address names. `within`: its entry in the navigation. `beside`: loads more after its data. */
 function named(hash) {
   const names = compared(hash);
-  if (names) return { key: hash, within: "#/", title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
+  if (names) return { key: hash, within: "#/", title: `${names.length} jobs`, load: watchComparison(names), draw: drawComparison };
   const about = /^#\/logs(?:\/([^/]+))?$/.exec(hash);
   if (about) return { key: hash, within: "#/logs", title: "Logs", load: watchLogs(decoded(about[1] || "")), draw: drawLogs };
   const found = /^#\/jobs\/([^/]+)$/.exec(hash);
@@ -162,7 +162,8 @@ addEventListener("hashchange", () => {
   go();
   part("main").focus({ preventScroll: true }); // keyboard and screen reader continue in the new view
 });
-addEventListener("resize", draw);
-document.addEventListener("redraw", draw);
+const drawAgain = () => view.load && draw(); // a view that loads nothing updates itself
+addEventListener("resize", drawAgain);
+document.addEventListener("redraw", drawAgain);
 document.addEventListener("visibilitychange", () => document.hidden || look());
 go();

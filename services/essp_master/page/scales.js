@@ -30,11 +30,12 @@ export function timeTicks(from, to, wanted, offset = 0) {
   return found;
 }
 
-/** The range of values. `cut`: number of outliers far above the others, which are left out because they would flatten the rest. */
+/** The range of values. `cut`: number of outliers far above the others, which are left out because they would flatten the
+ * rest. At most one in fifty is an outlier: the largest of a few values may be what a network has learned. */
 export function range(values) {
   const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
   if (!sorted.length) return { low: 0, high: 1, cut: 0 };
-  const low = sorted[0], common = sorted[Math.floor(0.98 * (sorted.length - 1))];
+  const low = sorted[0], common = sorted[Math.ceil(0.98 * sorted.length) - 1];
   const limit = low + 3 * (common - low || Math.abs(low) || 1);
   const inside = sorted.filter(value => value <= limit);
   return { low, high: inside.at(-1), cut: sorted.length - inside.length };

@@ -111,6 +111,18 @@ def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
     assert progress.took_s == {"a": 65.0, "b": 20.0}
 
 
+@pytest.mark.parametrize("part", [{"only": ["planned"]}, {"quick": True}])
+def test_only_a_whole_run_is_published(
+    part: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table would lose all other figures, or have some that mean nothing."""
+    monkeypatch.setattr(benchmarks, "ROOT", tmp_path)
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"planned": lambda _: iter([Figure("planned", 1, "ratio")])})
+    with pytest.raises(typer.Exit):
+        benchmarks.main(videos=tmp_path, results=tmp_path, publish=True, **part)
+    assert "leave --only and --quick out" in capsys.readouterr().err
+
+
 def test_a_run_that_was_interrupted_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
