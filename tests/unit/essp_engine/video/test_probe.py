@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
 from itertools import islice
@@ -84,6 +85,23 @@ def test_sampling_decodes_part_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(probing, "WHOLE_PIXELS", 0)
     assert probe(str(path)) == whole
     assert len(decoded) < 100
+
+
+def test_frames_between_distant_keyframes_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.ts", numbered(160, 64, 48), Encoding(gop=80))
+    facts, present = probe(str(path)), []
+
+    def noted(frame: VideoFrame) -> int:
+        present.append(sum(isinstance(one, VideoFrame) for one in gc.get_objects()))
+        return digest(frame)
+
+    monkeypatch.setattr(probing, "digest", noted)
+    monkeypatch.setattr(probing, "HELD_BYTES", 10 * 64 * 48 * 3 // 2)
+    assert probe(str(path)) == facts
+    assert facts.keyframe_frame == (0, 80)
+    assert max(present) < 40
 
 
 @pytest.mark.usefixtures("depth")
