@@ -97,7 +97,7 @@ def unpack(packed: bytes, names_only: bool = False) -> Targets:
         labels = tuple(map(str, header["labels"]))
         read = _none if names_only else partial(_array, reader)
         series = {str(name): read(*kind) for name, kind in header["series"].items()}
-    except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"a catalog's targets cannot be read ({error}); build the catalog again", code="unreadable"
         ) from error

@@ -61,6 +61,9 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         b'{"labels":[],"spans":[],"series":{"a":["<f4",[9]]}}',
         b'{"labels":[],"spans":[[1,2]],"series":{}}',
         b'{"labels":1,"spans":[],"series":{}}',
+        b'{"labels":[],"spans":[[Infinity,1,"a"]],"series":{}}',
+        b'{"labels":[],"spans":[],"series":{"a":["<f4",[Infinity]]}}',
+        pytest.param(b"[" * 100_000, id="deep"),
         b"[]",
     ],
 )
