@@ -41,7 +41,7 @@ from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_engine.video.colour import Colour
-from essp_engine.video.container import Limits, VideoFile, open_video, reason
+from essp_engine.video.container import Limits, VideoFile, demuxed, open_video, reason
 from essp_engine.video.conversion import FrameConverter, quarter_turns
 from essp_engine.video.frame_headers import shows_one_frame
 from essp_engine.video.motion import EXPORT, Motion, MotionOfRun, repeated
@@ -396,7 +396,7 @@ class Reader:
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
-            yield from packets_without_profile(self._container.demux(self._stream), self._stream)
+            yield from packets_without_profile(demuxed(self._container, self._stream), self._stream)
         except av.error.FFmpegError as error:
             raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
 
