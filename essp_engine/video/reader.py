@@ -220,6 +220,9 @@ class Reader:
         filled."""
         wants = run.wants
         for number, frame in self.selected(seek, {want.frame for want in wants}, output.shown):
+            if run.filled == len(wants):  # one comes twice, so two packets have its timestamp: all numbers are in doubt
+                run.filled = 0
+                return False
             if number != wants[run.filled].frame or frame.is_corrupt:
                 return False
             run.fill(number, frame, output)
@@ -303,6 +306,8 @@ class Reader:
         return self._onward
 
     def _open(self) -> None:
+        """Open the file, again if it is closed. After a `BadVideo`, whatever needs the file tries again."""
+        self._untouched, self._parameters, self._is_open = False, None, False
         try:
             self._container, self._stream = open_video(self._file, self._limits, described=self._described)
         except BadVideo:  # MPEG-TS and MPEG-PS have no header that describes their streams
@@ -318,7 +323,7 @@ class Reader:
             context.options = {**context.options, **EXPORT}
         if 0 < context.bits_per_coded_sample <= _PALETTE_BITS:
             self._lookahead = 0  # files with a palette are read with care, whatever the catalog says
-        self._untouched, self._parameters = True, None
+        self._untouched, self._is_open = True, True
 
     def _from_start(self, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
         packets = self._restarted()
@@ -353,6 +358,8 @@ class Reader:
 
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
         """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
+        if not self._is_open:
+            self._open()
         if self._parameters is None:
             self._parameters = {} if self._lookahead else self._first_parameters()
         self._untouched = False
