@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 _MOST_DIGITS = 20
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|min)", re.ASCII)
@@ -68,7 +68,7 @@ def parse_bytes(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip().upper().replace(" ", "")
-    number = text.rstrip("KMGIB")
+    number = text.rstrip("KMGTIB")
     unit = text[len(number) :]
     digits = number.replace(".", "", 1)
     if unit not in _UNITS or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:

@@ -108,9 +108,18 @@ class Stores:
         """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's; for reading also
         `gs://`, `az://`, `hdfs://`, `https://` and others.
 
-        Raises `ConfigError` for an invalid root.
+        Raises `ConfigError` for an invalid root, and for one that is there twice with different options.
         """
-        places = {_root_place(root): root for root in roots}
+        places: dict[Place, str] = {}
+        for root in roots:
+            place = _root_place(root)
+            if _options(places.get(place, root)) != _options(root):
+                raise ConfigError(
+                    f"{shown_uri(str(place))} is there twice, with different options; leave one out",
+                    field="ESSP_STORES",
+                    code="conflict",
+                )
+            places[place] = root
         self._roots = dict(sorted(places.items(), key=lambda item: len(item[0].parts), reverse=True))
         """Innermost first."""
         self._open: dict[Place, ObjectStore] = {}
@@ -187,6 +196,10 @@ def _suggested_roots(place: Place) -> str:
         return "file:///"
     parts = place.parts[:2] if place.scheme == "hf" else ()  # a data set of the Hub is OWNER/NAME
     return "file:///," + shown_address("/".join((f"{place.scheme}://{place.authority}", *parts)))
+
+
+def _options(root: str) -> str:
+    return root.partition("?")[2]
 
 
 def _root_place(root: str) -> Place:

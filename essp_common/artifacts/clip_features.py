@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts.scores import ScoreTable
+from essp_common.artifacts.scores import ScoreTable, numbered
 from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.errors import CacheMiss, PermanentError
 from essp_common.runtime import ids
@@ -78,11 +78,10 @@ def release_features(cache: FrameCache, job: str, trainer: str, purpose: str, ta
 def _rows(table: ScoreTable) -> dict[str, Rows]:
     """Video -> its rows, in index order."""
     order = np.argsort(table.clip_index, kind="stable")
-    names = np.array(table.video_id, dtype=np.str_)[order]
-    videos, number = np.unique(names, return_inverse=True)
-    by_video = order[np.argsort(number, kind="stable")]
+    videos, number = numbered(table.video_id)
+    by_video = order[np.argsort(number[order], kind="stable")]
     ends = np.cumsum(np.bincount(number, minlength=len(videos)))
-    return dict(zip(videos.tolist(), np.split(by_video, ends[:-1]), strict=True)) if len(videos) else {}
+    return dict(zip(videos, np.split(by_video, ends[:-1]), strict=True)) if videos else {}
 
 
 def _key(job: str, trainer: str, purpose: str, table: ScoreTable, rows: Rows) -> str:

@@ -202,22 +202,32 @@ class ClipScores:
         return replace(self.means, probabilities=probabilities)
 
 
+def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """The distinct names, sorted, and the number of each name among them.
+
+    Not `np.unique`: an array of texts takes four bytes for each character of the longest one, in every row.
+    """
+    distinct = tuple(sorted(set(names)))
+    number = {name: place for place, name in enumerate(distinct)}
+    return distinct, np.fromiter(map(number.__getitem__, names), np.intp, len(names))
+
+
 def by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> VideoScores:
     """Average the clips of each video. The order of the rows does not matter, not even for the last bit.
 
     `weights`: `(N,)` weight of each clip, above 0; None: equal weights.
     """
     order = np.argsort(table.clip_index, kind="stable")
-    videos, first, row = np.unique(
-        np.array(table.video_id, dtype=np.str_)[order], return_index=True, return_inverse=True
-    )
+    videos, row_of_clip = numbered(table.video_id)
+    row = row_of_clip[order]
+    _, first = np.unique(row, return_index=True)
     total = np.zeros((len(videos), len(table.classes)))
     each = table.probabilities[order].astype(np.float64)
     counted = None if weights is None else weights[order]
     np.add.at(total, row, each if counted is None else each * counted[:, None])
     clips = np.bincount(row, counted, minlength=len(videos))
     return VideoScores(
-        video_id=tuple(str(video) for video in videos),
+        video_id=videos,
         class_id=table.class_id[order][first],
         probabilities=total / clips[:, None],
         classes=table.classes,
@@ -232,7 +242,7 @@ def clips_by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None
     `weights`: as for `by_video`, which computes the means.
     """
     means = by_video(table, weights)
-    _, row = np.unique(np.array(table.video_id, dtype=np.str_), return_inverse=True)
+    _, row = numbered(table.video_id)
     order = np.lexsort((table.clip_index, row))
     first = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(means)))])
     features = None if table.features is None else table.features[order]

@@ -72,6 +72,7 @@ _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": 5.0,
     "socket_keepalive": True,
     "socket_read_size": 2**14,
+    "max_connections": 2**31,  # one for each thread; redis-py's own limit is 100
 }
 
 

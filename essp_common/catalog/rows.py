@@ -141,7 +141,7 @@ def meta_of(video: str, extra: str) -> dict[str, Any]:
     """The contents of `VideoRow.extra`. Raises `ConfigError` if it is not a JSON object."""
     try:
         found = json.loads(extra or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{video}: column extra is not JSON ({error}); {REMEDY}", code="unreadable") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{video}: column extra is not a JSON object; {REMEDY}", code="unreadable")

@@ -95,9 +95,12 @@ def unpack(packed: bytes, names_only: bool = False) -> Targets:
         header = json.loads(text)
         spans = tuple(Span(int(first), int(last), str(name)) for first, last, name in header["spans"])
         labels = tuple(map(str, header["labels"]))
+        kinds = {str(name): _kind(*kind) for name, kind in header["series"].items()}
+        if sum(dtype.itemsize * math.prod(sizes) for dtype, sizes in kinds.values()) > MOST_BYTES:
+            raise ValueError("they are larger than any row's")
         read = _none if names_only else partial(_array, reader)
-        series = {str(name): read(*kind) for name, kind in header["series"].items()}
-    except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        series = {name: read(*kind) for name, kind in kinds.items()}
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"a catalog's targets cannot be read ({error}); build the catalog again", code="unreadable"
         ) from error
@@ -115,20 +118,18 @@ def _more(reader: Any, count: int) -> bytes:
     return data
 
 
-def _array(reader: Any, kind: str, shape: list[int]) -> NDArray[Any]:
-    dtype, sizes = _kind(kind, shape)
+def _array(reader: Any, dtype: np.dtype[Any], sizes: list[int]) -> NDArray[Any]:
     count = math.prod(sizes)
     return np.frombuffer(_more(reader, count * dtype.itemsize), dtype).reshape(sizes)
 
 
-def _none(kind: str, shape: list[int]) -> NDArray[Any]:
-    dtype, sizes = _kind(kind, shape)
+def _none(dtype: np.dtype[Any], sizes: list[int]) -> NDArray[Any]:
     return np.empty((0, *sizes[1:]), dtype)
 
 
 def _kind(kind: str, shape: list[int]) -> tuple[np.dtype[Any], list[int]]:
     dtype = np.dtype(kind)
     sizes = [int(size) for size in shape]
-    if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize > MOST_BYTES:
+    if dtype.kind not in _KINDS or min(sizes, default=-1) < 0:
         raise ValueError(f"{kind} {shape} cannot be a target of a row")
     return dtype, sizes

@@ -28,7 +28,7 @@ def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
     """
     reader = zlib.decompressobj()
     try:
-        data = reader.decompress(packed, 8 * count)  # never more than expected, even if the data is corrupt
+        data = reader.decompress(packed, max(1, 8 * count))  # never more than expected; 0 would mean no limit
     except zlib.error as error:
         raise ValueError(f"they cannot be unpacked ({error})") from error
     steps = np.frombuffer(data[: len(data) // 8 * 8], "<i8")

@@ -44,7 +44,8 @@ _PATTERN = re.compile(
 )
 _DIGITS = re.compile(r"([0-9]+)")
 _BEFORE_DIGITS = re.compile(r"[^0-9]*")
-_LARGEST_RATE = 10_000
+_SMALLEST_RATE, _LARGEST_RATE = 0.001, 10_000
+_LARGEST_SIDE = 2**16 - 1
 _JPEG_SCAN, _JPEG_END, _PNG_END = b"\xff\xda", b"\xff\xd9", b"IEND\xaeB`\x82"
 _TAIL_BYTES = 1024
 _HELD = 16
@@ -54,7 +55,7 @@ _BUFFER_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The name of a series of pictures."""
+    """The name of a series of pictures. Raises `ConfigError` for a rate that no video has."""
 
     folder: str
     """Key of the folder; empty: the root of the store."""
@@ -63,6 +64,9 @@ class Series:
     kind: str
     """`jpg` or `png`."""
     rate: float = FRAME_RATE
+
+    def __post_init__(self) -> None:
+        checked_rate(self.rate, "fps")
 
     @property
     def key(self) -> str:
@@ -74,11 +78,14 @@ class Series:
     def of_key(cls, key: str) -> Series | None:
         """The inverse of `key`; None if the key does not belong to a series."""
         found = _KEY.fullmatch(key)
-        return found and cls(found["folder"] or "", found["begin"], found["kind"], float(found["rate"]))
+        if found is None or not _is_rate(float(found["rate"])):
+            return None
+        return cls(found["folder"] or "", found["begin"], found["kind"], float(found["rate"]))
 
     @classmethod
     def of_pattern(cls, pattern: str, rate: float = FRAME_RATE) -> Series | None:
-        """The series that a user names, as in `run/img_%05d.jpg`, `run/img_*.jpg` or `run/img_*.jpg@30`."""
+        """The series that a user names, as in `run/img_%05d.jpg`, `run/img_*.jpg` or `run/img_*.jpg@30`; None for
+        another text."""
         found = _PATTERN.fullmatch(pattern)
         if found is None:
             return None
@@ -101,11 +108,17 @@ def is_series(key: str) -> bool:
 
 def checked_rate(rate: float, field: str) -> float:
     """The frame rate of pictures. Raises `ConfigError`."""
-    if not 0.001 <= rate <= _LARGEST_RATE:
+    if not _is_rate(rate):
         raise ConfigError(
-            f"must be from 0.001 to {_LARGEST_RATE} frames per second, got {rate:g}", field=field, code="range"
+            f"must be from {_SMALLEST_RATE} to {_LARGEST_RATE} frames per second, got {rate:g}",
+            field=field,
+            code="range",
         )
     return rate
+
+
+def _is_rate(rate: float) -> bool:
+    return _SMALLEST_RATE <= rate <= _LARGEST_RATE
 
 
 def ordered(pictures: Iterable[ObjectInfo]) -> list[ObjectInfo]:
@@ -189,6 +202,8 @@ class _Frames(SeekableFile):
     def _index(self) -> bytes:
         if not self._header:
             size = _picture_size(self._picture(0))
+            if max(size) > _LARGEST_SIDE:
+                raise BadVideo(f"a frame has {size[0]}x{size[1]} pixels; {_LARGEST_SIDE} a side are read", "limit")
             self._header = _header(self._series, self._sizes, size)
         return self._header
 

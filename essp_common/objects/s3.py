@@ -265,7 +265,7 @@ class S3Store:
             if not key.startswith(begin):
                 raise _NoAnswer("this is the list of another folder")
             found.append((key, ObjectInfo(key.removeprefix(self._prefix), int(item["Size"]), _etag(item))))
-        if where and (not found or found[0][0] <= after):
+        if where and not (found[0][0] > after if found else _is_next(page, where["ContinuationToken"])):
             raise _NoAnswer("this page of a list has come before")
         return page, found
 
@@ -454,6 +454,12 @@ def _genuine(answer: Any) -> Any:
     if answer["ResponseMetadata"]["HTTPHeaders"].get("content-length", "0") != "0":
         raise _NoAnswer("it has a body like a web page")
     return answer
+
+
+def _is_next(page: Any, token: str) -> bool:
+    """Whether a page without objects is the one that this token asks for: its objects were removed meanwhile."""
+    asked: str | None = page.get("ContinuationToken")
+    return asked == token != page.get("NextContinuationToken")
 
 
 def _of_object(answer: Any, key: str) -> Any:

@@ -8,6 +8,7 @@ They are only for display: a data set with missing or damaged names is still int
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -31,21 +32,22 @@ class RecordNames:
 
     def __init__(self, data_set: DataSet, version: Version) -> None:
         self._data_set = data_set
-        self._version = version
+        self._files = version.files
+        self._first_keys = [file.first_key for file in version.files]
         self._of_file = lru_cache(_FILES)(self._read)
 
     def __getitem__(self, key: int) -> str:
         """The name of the record with this key; empty if it has none or it cannot be read."""
-        for file in self._version.files:
-            if file.first_key <= key < file.first_key + file.records:
-                return self._of_file(file)[key - file.first_key]
-        return ""
+        number = bisect_right(self._first_keys, key) - 1
+        if number < 0 or key - self._first_keys[number] >= self._files[number].records:
+            return ""
+        return self._of_file(self._files[number])[key - self._first_keys[number]]
 
     def _read(self, file: RecordFile) -> Sequence[str]:
         nothing = [""] * file.records
         try:
             found = json.loads(self._data_set.store.get(file.names_key))
-        except (EsspError, ValueError):
+        except (EsspError, ValueError, RecursionError):
             return nothing
         whole = isinstance(found, list) and len(found) == file.records and all(isinstance(one, str) for one in found)
         return found if whole else nothing

@@ -128,5 +128,10 @@ class Settings(BaseSettings):
             raise ConfigError(f"{error}: {how}", code="unreadable") from None
         except ValidationError as error:
             # Neither the values nor the error itself, which contains them: one may be a token.
-            wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]
+            wrong = [f"{_variable(*e['loc'])}: {requirement(e)}" for e in error.errors()]
             raise ConfigError("settings: " + "; ".join(wrong)) from None
+
+
+def _variable(name: int | str, *within: int | str) -> str:
+    """The variable of a setting, with the entry of its list that an error is about."""
+    return f"ESSP_{name}".upper() + "".join(f", entry {part + 1}" for part in within if isinstance(part, int))

@@ -8,7 +8,7 @@ read if the file begins like one. Limits are checked before any frame is decoded
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 import av
 import av.container
 import av.error
+from av.packet import Packet
 from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 
@@ -170,6 +171,22 @@ class _Position:
 def _source(file: VideoFile) -> Any:
     """A file as FFmpeg opens it."""
     return f"file:{file}" if isinstance(file, str) else _Position(file)
+
+
+def demuxed(container: av.container.InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+    """The packets of a stream, in the order of the file; at its end, an empty one.
+
+    Of MPEG-TS, streams may appear after the file was opened, such as sound in the middle of a recording. At the end,
+    PyAV looks for them among those that it knows, and raises `IndexError`. No packet of the stream is missing then.
+    """
+    ended = False
+    try:
+        for packet in container.demux(stream):
+            ended = not packet.size
+            yield packet
+    except IndexError:
+        if not ended:
+            raise
 
 
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:

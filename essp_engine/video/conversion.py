@@ -14,6 +14,7 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+import av.error
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
 from av.video.frame import VideoFrame
@@ -21,6 +22,7 @@ from av.video.plane import VideoPlane
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from numpy.typing import NDArray
 
+from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_engine.video.colour import Colour
 from essp_engine.video.fields import WholePictures
@@ -63,7 +65,8 @@ class FrameConverter:
 
         target: according to `resize.pixels`, uint8 `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma, or
         uint16 `(H, W, 1)` luma; contiguous. The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of
-        the frame. Raises `BadVideo` if the frame has no luma and `gray16` is wanted.
+        the frame. Raises `BadVideo` if the frame has no luma and `gray16` is wanted, or if it is so narrow that a
+        picture that covers the target is too large.
         """
         if resize.pixels == GRAY16:
             _write_levels(frame, resize, target[:, :, 0])
@@ -76,7 +79,13 @@ class FrameConverter:
             shown = (frame.width, frame.height) if turns % 2 else (frame.height, frame.width)
             whole = covering_size(*shown, height, width, even=kept)
         colour = colour_of(frame) if kept else None
-        scaled = self._scaled(frame, whole[::-1] if turns % 2 else whole, resize, colour)
+        try:
+            scaled = self._scaled(frame, whole[::-1] if turns % 2 else whole, resize, colour)
+        except av.error.FFmpegError as error:
+            raise BadVideo(
+                f"a frame of {frame.width}x{frame.height} cannot be scaled to {whole[1]}x{whole[0]} ({error.strerror})",
+                "limit",
+            ) from error
         top, left = (whole[0] - height) // 2, (whole[1] - width) // 2
         if kept:  # at the beginning of a square of 2 x 2 pixels
             top, left = top // 2 * 2, left // 2 * 2

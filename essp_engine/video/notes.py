@@ -75,8 +75,9 @@ def of_container(container: InputContainer, stream: VideoStream) -> list[str]:
 
 
 def _named(track: VideoStream) -> str:
-    size = f"{track.codec_context.width} x {track.codec_context.height}"
-    return f"track {track.index}: {size}{', default' if is_default(track) else ''}"
+    context = track.codec_context
+    what = f"{context.width} x {context.height}" if context is not None else "of an unknown codec"
+    return f"track {track.index}: {what}{', default' if is_default(track) else ''}"
 
 
 def _cropped(container: InputContainer, place: int) -> Sequence[int]:

@@ -18,7 +18,7 @@ from av.packet import Packet, PktSideDataT
 from av.video.stream import VideoStream
 
 from essp_common.errors import BadVideo
-from essp_engine.video.container import Limits, reason
+from essp_engine.video.container import Limits, demuxed, reason
 from essp_engine.video.frame_headers import HEADERS, shows_one_frame
 
 _PLACEHOLDER_BYTES = 8
@@ -100,7 +100,7 @@ def scan(
     codec = stream.codec_context.codec.canonical_name
     length_bytes = nal_length_bytes(stream.codec_context.extradata or b"", codec)
     try:
-        for packet in container.demux(stream):
+        for packet in demuxed(container, stream):
             if not packet.size:
                 continue
             if packet.is_discard:

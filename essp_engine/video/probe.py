@@ -17,7 +17,8 @@ that may die.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -44,6 +45,9 @@ SALVAGEABLE = ("truncated", "damaged")
 """Kinds of errors that may leave a part of the file intact."""
 HOPELESS = "not one frame of it can be used"
 """Part of the error for a file from which nothing can be salvaged."""
+HELD_BYTES = 2**29
+"""Decoded frames that are held at once while a group of pictures is compared: 170 frames of full HD. A keyframe may
+be minutes from the next."""
 WHOLE_PIXELS = 100_000_000
 """Files with at most this many pixels in all their frames are decoded completely: about half a second of one core."""
 
@@ -315,8 +319,8 @@ def _repeats(
     Groups are decoded last to first, by a decoder that has not seen the start of the file. Some decoders need data that
     exists only there (such as the version of x264 that wrote a 4:4:4 file) and give other frames without it.
 
-    All frames of a group are held until its end. In a damaged file a decoder may show memory that it never wrote: old
-    pictures in the first decode, and zeros here, so that the digests differ.
+    The frames of a group are held, up to `HELD_BYTES`. In a damaged file a decoder may show memory that it never
+    wrote: old pictures in the first decode, and zeros or much older pictures here, so that the digests differ.
     """
     with Reader(file, limits) as reader:
         for keyframe, place, end in reversed(starts):
@@ -325,10 +329,25 @@ def _repeats(
             again = reader.from_keyframe(Seek(pts=keyframe.pts, frame_index=place))
             if again is None:
                 return False
-            held = list(islice(again, end - place))
-            if [digest(frame) for frame in held] != list(digests[place:end]):
+            if _digests_of_held(islice(again, end - place)) != list(digests[place:end]):
                 return False
     return True
+
+
+def _digests_of_held(frames: Iterable[VideoFrame]) -> list[int]:
+    """The digests of these frames, each of which is held until `HELD_BYTES` more have come."""
+    found, held, held_bytes = [], deque[VideoFrame](), 0
+    for frame in frames:
+        found.append(digest(frame))
+        held.append(frame)
+        held_bytes += _bytes_of(frame)
+        while held_bytes > HELD_BYTES:
+            held_bytes -= _bytes_of(held.popleft())
+    return found
+
+
+def _bytes_of(frame: VideoFrame) -> int:
+    return sum(plane.buffer_size for plane in frame.planes)
 
 
 def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None:

@@ -256,7 +256,9 @@ class _Blanked(SeekableFile):
 
     def read(self, length: int = -1) -> bytes:
         """Up to `length` bytes, fewer at the end of a piece or of the zeros before the next one."""
-        left = max(0, self._size_bytes - self._position)
+        left = self._size_bytes - self._position
+        if left <= 0:  # FFmpeg seeks wherever a file says
+            return b""
         length = left if length < 0 else min(length, left)
         place = bisect_right(self._begins, self._position) - 1
         begin, data = self._pieces[place] if place >= 0 else (0, b"")

@@ -41,7 +41,7 @@ from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_engine.video.colour import Colour
-from essp_engine.video.container import Limits, VideoFile, open_video, reason
+from essp_engine.video.container import Limits, VideoFile, demuxed, open_video, reason
 from essp_engine.video.conversion import FrameConverter, quarter_turns
 from essp_engine.video.frame_headers import shows_one_frame
 from essp_engine.video.motion import EXPORT, Motion, MotionOfRun, repeated
@@ -220,6 +220,9 @@ class Reader:
         filled."""
         wants = run.wants
         for number, frame in self.selected(seek, {want.frame for want in wants}, output.shown):
+            if run.filled == len(wants):  # one comes twice, so two packets have its timestamp: all numbers are in doubt
+                run.filled = 0
+                return False
             if number != wants[run.filled].frame or frame.is_corrupt:
                 return False
             run.fill(number, frame, output)
@@ -303,6 +306,8 @@ class Reader:
         return self._onward
 
     def _open(self) -> None:
+        """Open the file, again if it is closed. After a `BadVideo`, whatever needs the file tries again."""
+        self._untouched, self._parameters, self._is_open = False, None, False
         try:
             self._container, self._stream = open_video(self._file, self._limits, described=self._described)
         except BadVideo:  # MPEG-TS and MPEG-PS have no header that describes their streams
@@ -318,7 +323,7 @@ class Reader:
             context.options = {**context.options, **EXPORT}
         if 0 < context.bits_per_coded_sample <= _PALETTE_BITS:
             self._lookahead = 0  # files with a palette are read with care, whatever the catalog says
-        self._untouched, self._parameters = True, None
+        self._untouched, self._is_open = True, True
 
     def _from_start(self, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
         packets = self._restarted()
@@ -353,6 +358,8 @@ class Reader:
 
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
         """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
+        if not self._is_open:
+            self._open()
         if self._parameters is None:
             self._parameters = {} if self._lookahead else self._first_parameters()
         self._untouched = False
@@ -396,7 +403,7 @@ class Reader:
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
-            yield from packets_without_profile(self._container.demux(self._stream), self._stream)
+            yield from packets_without_profile(demuxed(self._container, self._stream), self._stream)
         except av.error.FFmpegError as error:
             raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
 

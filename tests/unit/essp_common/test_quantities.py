@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.quantities import counted, duration, percent
+from essp_common.quantities import counted, duration, parse_bytes, percent, size
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,22 @@ def test_times_are_told_in_units_that_fit(seconds: float, text: str) -> None:
 )
 def test_all_is_said_of_all_alone(share: float | None, digits: int, text: str) -> None:
     assert percent(share, digits) == text
+
+
+@pytest.mark.parametrize("count", [0, 1, 2**10, 3 * 2**20, 256 * 2**20, 2**30, 2**40, 15 * 2**40])
+def test_sizes_are_read_as_they_are_shown(count: int) -> None:
+    assert parse_bytes(size(count)) == count
+    assert parse_bytes(str(count)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1.5kb", 1500), ("2 MB", 2 * 10**6), ("4GB", 4 * 10**9), ("2TB", 2 * 10**12), ("7 B", 7)]
+)
+def test_sizes_may_be_decimal(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1e9", "2PB", "2T", "1.2.3MB", "MiB", "1" * 21])
+def test_other_texts_are_no_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(text)

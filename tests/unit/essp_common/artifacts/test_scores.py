@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.artifacts import scores
+from essp_common.artifacts.clip_features import release_features
 from essp_common.artifacts.scores import Rule, ScoreTable, VideoScores
+from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.directory import DirectoryStore
 
@@ -115,6 +118,18 @@ def test_by_video_is_the_mean_of_the_clips_in_any_order(rows: int, seed: int) ->
     again = scores.by_video(shuffled(original, seed))
     assert np.array_equal(again.probabilities, found.probabilities)
     assert np.array_equal(again.class_id, found.class_id)
+
+
+def test_one_long_name_does_not_lengthen_the_others() -> None:
+    original = table(2000, 2, 0)
+    named = replace(original, video_id=("x" * 4000, *original.video_id[1:]))
+    tracemalloc.start()
+    try:
+        assert len(scores.by_video(named)) == len(scores.clips_by_video(named))
+        release_features(MemoryCache(), "job", "rgb", "test", named)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 def test_class_ids_are_of_the_classes_or_beside_labels_of_the_catalog(store: DirectoryStore) -> None:

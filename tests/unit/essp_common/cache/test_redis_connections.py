@@ -12,6 +12,7 @@ import pytest
 from redis import Connection, ConnectionPool, Redis
 from redis.cluster import LoadBalancer, RedisCluster
 
+from essp_common.cache import redis as cache_redis
 from essp_common.cache import redis_answers as answers
 from essp_common.cache.redis_answers import WrongAnswer
 from essp_common.cache.redis_connections import DirectConnections
@@ -100,6 +101,12 @@ def test_locks_of_a_cluster_that_another_thread_held_are_free_in_a_fork() -> Non
     direct.forked()
     assert all(lock.acquire(blocking=False) for lock in locks())
     assert cluster._lock is nodes._lock
+
+
+def test_each_of_many_threads_has_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_redis, "PlainConnection", Answering)
+    pool = cache_redis._single("redis://server/0", {}).connection_pool
+    assert len({id(pool.get_connection()) for _ in range(300)}) == 300
 
 
 class Scripted(Answering):

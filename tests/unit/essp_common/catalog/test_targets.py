@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from typing import Any
 
@@ -58,15 +59,27 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         b'{"labels":[],"spans":[],"series":{"a":["<f4",[100000,100000]]}}',
         b'{"labels":[],"spans":[],"series":{"a":["<f4",[-1]]}}',
         b'{"labels":[],"spans":[],"series":{"a":["O",[1]]}}',
+        b'{"labels":[],"spans":[],"series":{"a":["<f4",[]]}}',
         b'{"labels":[],"spans":[],"series":{"a":["<f4",[9]]}}',
         b'{"labels":[],"spans":[[1,2]],"series":{}}',
         b'{"labels":1,"spans":[],"series":{}}',
+        b'{"labels":[],"spans":[[Infinity,1,"a"]],"series":{}}',
+        b'{"labels":[],"spans":[],"series":{"a":["<f4",[Infinity]]}}',
+        pytest.param(b"[" * 100_000, id="deep"),
         b"[]",
     ],
 )
 def test_headers_that_promise_what_is_not_there_are_refused(header: bytes) -> None:
     with pytest.raises(ConfigError, match="targets cannot be read"):
         unpack(zlib.compress(len(header).to_bytes(4, "little") + header))
+
+
+@pytest.mark.parametrize("series", [1, 3])
+def test_series_that_would_fill_the_memory_are_not_unpacked(series: int) -> None:
+    promised = {str(name): ["u1", [MOST_BYTES // series + 1]] for name in range(series)}
+    header = json.dumps({"labels": [], "spans": [], "series": promised})
+    with pytest.raises(ConfigError, match="larger than any row's"):
+        unpack(zlib.compress(len(header).to_bytes(4, "little") + header.encode()))
 
 
 def test_a_header_that_would_fill_the_memory_is_not_unpacked() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zlib
 from fractions import Fraction
 
 import numpy as np
@@ -42,6 +44,18 @@ def video(pts: list[int], last: int = 40, declared: float = 25.0, time_base: Fra
         time_base=(time_base.numerator, time_base.denominator),
         frame_count=len(pts),
     )
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_timestamps_that_would_fill_the_memory_are_not_unpacked(count: int) -> None:
+    bomb = zlib.compress(bytes(2**24))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"do not describe {count} frames"):
+            unpack(bomb, count)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @given(stamps)

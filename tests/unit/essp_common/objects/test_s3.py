@@ -75,3 +75,35 @@ def test_whose_object_is_there_after_a_lost_answer_is_never_guessed(
     store = S3Store(Taken(tries, keeps, own), "bucket")
     with pytest.raises(error) if error else nullcontext():
         assert store.put("key", b"x", if_absent=True).etag == "5"
+
+
+class Listing:
+    """A server whose lists have pages of one key."""
+
+    meta = SimpleNamespace(endpoint_url="http://server")
+
+    def __init__(self, *pages: str, echoes: bool = True, stands: bool = False) -> None:
+        """`pages`: the key of each; empty: it was removed meanwhile. `echoes`: each page says which token asked for
+        it. `stands`: each page leads to itself."""
+        self._pages, self._echoes, self._stands = pages, echoes, stands
+
+    def list_objects_v2(self, ContinuationToken: str = "0", **_: object) -> dict[str, object]:
+        number = int(ContinuationToken)
+        key = self._pages[number]
+        page: dict[str, object] = {"IsTruncated": number + 1 < len(self._pages)}
+        if page["IsTruncated"]:
+            page["NextContinuationToken"] = str(number + (not self._stands or not number))
+        if number and self._echoes:
+            page["ContinuationToken"] = ContinuationToken
+        return page | ({"Contents": [{"Key": key, "Size": 1, "ETag": '"e"'}]} if key else {})
+
+
+@pytest.mark.parametrize("pages", [("a", ""), ("a", "", "b"), ("", "", "")])
+def test_a_page_whose_objects_were_removed_does_not_end_a_list(pages: tuple[str, ...]) -> None:
+    assert [info.key for info in S3Store(Listing(*pages), "bucket").list()] == [key for key in pages if key]
+
+
+@pytest.mark.parametrize("kind", [{"echoes": False}, {"stands": True}])
+def test_an_empty_page_that_may_be_another_is_not_believed(kind: dict[str, bool]) -> None:
+    with pytest.raises(Unavailable, match="has come before"):
+        list(S3Store(Listing("a", "", "b", **kind), "bucket").list())

@@ -37,13 +37,14 @@ def test_a_list_is_json_or_entries_between_commas(
     ("name", "value", "said"),
     [
         ("ESSP_STORES", '["file:///data"', '"stores".*JSON'),
-        ("ESSP_CODE", "our_package:nets", "ESSP_CODE_0: "),
+        ("ESSP_CODE", "our_package:nets", "ESSP_CODE, entry 1: "),
         ("ESSP_DRAIN_S", "soon", "ESSP_DRAIN_S: .*number"),
         ("ESSP_DRAIN_S", "-5", "ESSP_DRAIN_S: .*0"),
         ("ESSP_DRAIN_S", "inf", "ESSP_DRAIN_S: .*86400"),
         ("ESSP_METRICS_PORT", "70000", "ESSP_METRICS_PORT: .*65535"),
-        ("ESSP_CODE", '[""]', "ESSP_CODE_0: "),
-        ("ESSP_CODE", '["our_package:nets"]', "ESSP_CODE_0: "),
+        ("ESSP_CODE", '[""]', "ESSP_CODE, entry 1: "),
+        ("ESSP_CODE", "one.nets,1two", "ESSP_CODE, entry 2: "),
+        ("ESSP_CODE", '["our_package:nets"]', "ESSP_CODE, entry 1: "),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(

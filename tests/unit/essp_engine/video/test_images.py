@@ -129,6 +129,12 @@ def test_what_is_no_image_or_too_large_is_refused(images: ImageDecoder) -> None:
         written(images, bytes(7), (2, 2, 3), WHOLE)
 
 
+def test_an_image_that_is_too_narrow_to_cover_a_square_is_refused(images: ImageDecoder) -> None:
+    with pytest.raises(BadVideo, match=r"60000x2 cannot be scaled to 6720000x224") as caught:
+        written(images, bytes(360_000), (2, 60_000, 3), Resize(mode=Resize.CROP, height=224, width=224))
+    assert caught.value.kind == "limit"
+
+
 def test_numbers_are_cut_where_they_need_no_scaling(images: ImageDecoder) -> None:
     numbers = image(2, 1)
     shape = (HEIGHT, WIDTH, 3)

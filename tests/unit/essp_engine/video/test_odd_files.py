@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 import zlib
@@ -425,6 +426,20 @@ def test_of_several_tracks_the_default_one_is_taken(
     assert (facts.width, facts.height) == taken
     assert "2 tracks" in noted(facts)["tracks"]
     assert read_out_of_order(path, facts)[3].shape == (taken[1], taken[0], 3)
+
+
+def test_a_further_track_may_have_an_unknown_codec(tmp_path: Path, plain: Path) -> None:
+    path = tmp_path / "a.mkv"
+    with av.open(str(plain)) as given, av.open(str(path), "w") as made:
+        tracks = [made.add_stream_from_template(given.streams.video[0]) for _ in range(2)]
+        for packet in given.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = tracks[0]
+                made.mux(packet)
+    known, name, rest = path.read_bytes().rpartition(b"V_MPEG4/ISO/AVC")
+    facts = probe(io.BytesIO(known + name.replace(b"AVC", b"XYZ") + rest))
+    assert facts.frame_count == probe(str(plain)).frame_count
+    assert "track 1: of an unknown codec" in noted(facts)["tracks"]
 
 
 def test_a_size_that_changes_is_told(tmp_path: Path) -> None:

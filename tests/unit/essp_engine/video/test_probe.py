@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
 from itertools import islice
@@ -84,6 +85,23 @@ def test_sampling_decodes_part_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(probing, "WHOLE_PIXELS", 0)
     assert probe(str(path)) == whole
     assert len(decoded) < 100
+
+
+def test_frames_between_distant_keyframes_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.ts", numbered(160, 64, 48), Encoding(gop=80))
+    facts, present = probe(str(path)), []
+
+    def noted(frame: VideoFrame) -> int:
+        present.append(sum(isinstance(one, VideoFrame) for one in gc.get_objects()))
+        return digest(frame)
+
+    monkeypatch.setattr(probing, "digest", noted)
+    monkeypatch.setattr(probing, "HELD_BYTES", 10 * 64 * 48 * 3 // 2)
+    assert probe(str(path)) == facts
+    assert facts.keyframe_frame == (0, 80)
+    assert max(present) < 40
 
 
 @pytest.mark.usefixtures("depth")
@@ -200,6 +218,36 @@ def test_truncated_files_are_found(tmp_path: Path, name: str, share: float, dept
         path = tmp_path / "b.mp4"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     assert _kind(path) == "truncated"
+
+
+def test_a_recording_that_has_sound_in_its_middle_is_whole() -> None:
+    """FFmpeg finds that stream only when it comes there: the beginning and the end of the file do not name it."""
+    path = io.BytesIO(_transport(300) + _transport(25, 300, sound=True) + _transport(1000, 325))
+    with av.open(path) as container:
+        assert len(container.streams) == 1
+    facts = probe(path)
+    assert facts.frame_count == 1325
+    with Reader(path, lookahead=facts.lookahead) as reader:
+        assert sum(1 for _ in reader.frames()) == 1325
+
+
+def _transport(frames: int, first: int = 0, *, sound: bool = False) -> bytes:
+    """MPEG-TS from this frame on, of 25 a second."""
+    written = io.BytesIO()
+    with av.open(written, "w", format="mpegts") as container:
+        video = container.add_stream("mpeg2video", rate=25, options={"bf": "0"})
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = container.add_stream("mp2", rate=48_000, layout="mono") if sound else None
+        for number in range(first, first + frames):
+            picture = VideoFrame(64, 48, "yuv420p")
+            picture.pts = number
+            container.mux(video.encode(picture))
+            if audio is not None:
+                silence = av.AudioFrame("s16p", "mono", 1152)
+                silence.sample_rate, silence.pts = 48_000, number * 1920
+                container.mux(audio.encode(silence))
+        container.mux(video.encode())
+    return written.getvalue()
 
 
 def test_a_live_recording_that_does_not_know_its_size_is_sound(tmp_path: Path) -> None:

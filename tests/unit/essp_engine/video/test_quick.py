@@ -7,6 +7,7 @@ import io
 import struct
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import RangedFile
+from essp_common.objects.seekable import SeekableFile
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_engine.planning.plan import seek_to
+from essp_engine.video.container import VideoFile, open_video
 from essp_engine.video.probe import VideoFacts, probe
 from essp_engine.video.quick import quick
 from essp_engine.video.reader import Reader
@@ -131,6 +134,31 @@ def index_first(source: Path) -> bytes:
                 packet.stream = stream
                 made.mux(packet)
     return target.read_bytes()
+
+
+def test_an_index_that_leads_beyond_the_end_gets_no_more_bytes_than_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyAV copies whatever it is given into FFmpeg's buffer."""
+    data = bytearray(write_video(tmp_path / "a.mp4", numbered(FRAMES, WIDTH, HEIGHT), Encoding(gop=10)).read_bytes())
+    data[data.index(b"stsz") + 17] = 1  # a first frame of more than 64 KiB
+    excess = []
+
+    def noted(file: VideoFile, *arguments: Any, **named: Any) -> Any:
+        if isinstance(file, SeekableFile):
+            read = file.read
+
+            def counted(length: int) -> bytes | None:
+                found = read(length) or b""
+                excess.append(len(found) - length)
+                return found[:length]
+
+            monkeypatch.setattr(file, "read", counted)
+        return open_video(file, *arguments, **named)
+
+    monkeypatch.setattr("essp_engine.video.quick.open_video", noted)
+    assert quick(io.BytesIO(data)) is None
+    assert max(excess) <= 0
 
 
 @pytest.mark.parametrize("index", ["first", "last"])

@@ -536,6 +536,43 @@ def test_damage_fails_only_the_seeds_behind_it(tmp_path: Path) -> None:
         assert reader.read(seeds, NONE, targets, strict=False) == [None, None, None]
 
 
+def test_a_file_that_does_not_open_again_fails_each_seed_until_it_does(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = samples["h264-bframes.mp4"]
+    right, wrong = [sample.seed(13), sample.seed(40)], [sample.seed(13), sample.seed(40)]
+    for seed in wrong:
+        seed.seek.pts += 1  # there is no such keyframe, so the file is opened again, to be read from its start
+
+    def lost(*_: object, **__: object) -> None:
+        raise BadVideo("it is not there any more", "changed")
+
+    for lookahead in (sample.facts.lookahead, 0):
+        with Reader(sample.path, lookahead=lookahead) as reader:
+            with monkeypatch.context() as patched:
+                patched.setattr("essp_engine.video.reader.open_video", lost)
+                for seeds in (wrong, right, wrong):
+                    outcomes = reader.read(seeds, NONE, sample.targets(seeds))
+            assert [outcome and outcome.kind for outcome in outcomes] == ["changed", "changed"]
+            targets = sample.targets(right)
+            assert reader.read(right, NONE, targets) == [None, None]
+            assert all(np.array_equal(t, sample.wanted(seed)) for t, seed in zip(targets, right, strict=True))
+
+
+def test_frames_that_come_twice_do_not_end_the_reader(tmp_path: Path) -> None:
+    """Two packets have their timestamp, so all that follow have other numbers; each is then looked for from the
+    start."""
+    sample = Sample(write_video(tmp_path / "a.mp4", numbered(24, 64, 48), CASES["vfr.mp4"]))
+    data = Path(sample.path).read_bytes()
+    begin, seed = data.index(b"ctts") + 12, sample.seed(14, 5, 3)
+    entries = range(begin, begin + 8 * int.from_bytes(data[begin - 4 : begin]), 8)
+    for place in entries:
+        odd = data[:place] + (127).to_bytes(4) + data[place + 4 :]  # packets that are shown so late
+        with Reader(io.BytesIO(odd), lookahead=sample.facts.lookahead) as reader:
+            [outcome] = reader.read([seed], NONE, sample.targets([seed]))
+        assert outcome is None or isinstance(outcome, BadVideo)
+
+
 def test_limits_hold_before_decoding(samples: Samples) -> None:
     path = samples["mpeg4.avi"].path
     for limits in (Limits(pixels=160 * 119), Limits(size_bytes=1000)):
