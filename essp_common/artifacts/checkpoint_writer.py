@@ -42,7 +42,7 @@ from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.ownership import CheckpointName, Entry, LatestLog, Ownership
 from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.sealed import sealed
-from essp_common.errors import EsspError, Fenced, PermanentError
+from essp_common.errors import EsspError, Fenced, PermanentError, StorageFull, TransientError
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.failpoints import failpoint
 
@@ -192,7 +192,8 @@ def claim(
 
 
 def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry) -> Manifest | None:
-    """The staged checkpoint from which to continue instead of `found`, written to the store; None if there is none.
+    """The staged checkpoint from which to continue instead of `found`, written to the store; None if there is none, or
+    if the store has no room for it. Raises `TransientError` if the store does not answer: the next try may take it.
 
     It may use the folder of the process that staged it, because that process has ended; otherwise `staged` would not be
     accessible.
@@ -203,6 +204,8 @@ def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry)
     try:
         return write(store, newest, staged.data(newest))
     except EsspError as error:
+        if isinstance(error, TransientError) and not isinstance(error, StorageFull):
+            raise
         _log.warning("the staged checkpoint %d of trainer %s is left out: %s", newest.step, newest.trainer, error)
         with suppress(EsspError):
             remove(store, newest.prefix)

@@ -45,12 +45,20 @@ class _Kind(NamedTuple):
     stream: str
 
 
+_Clip = tuple[_Kind, int, int]
+"""The kind, the index and the attempt of a clip, or of a stream of it."""
+
+
 class _Report(NamedTuple):
     kind: _Kind
     clip_index: int
     attempt: int
     size: int
     seconds: float
+
+    @property
+    def clip(self) -> _Clip:
+        return self.kind, self.clip_index, self.attempt
 
 
 class Reports:
@@ -62,18 +70,20 @@ class Reports:
         self._clock = clock
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        self._reports: list[_Report] = []
+        self._reports: dict[_Clip, _Report] = {}
         self._effects: list[Effect] = []
         self._records = 0
         self._since_s: float | None = None
         """When the first of the kept reports arrived."""
 
     def made(self, clip: ClipRef, fence: int, size: int, seconds: float, stream: str = "") -> None:
-        """Report that a clip, or a stream of it, is in the cache; it takes `size` bytes."""
+        """Report that a clip, or a stream of it, is in the cache; it takes `size` bytes. A clip that is reported again
+        before the next `flush`, since a stage tries again what it published, counts once."""
         kind = _Kind(clip.job, fence, clip.purpose, clip.epoch, stream)
+        report = _Report(kind, clip.index, clip.attempt, size, seconds)
         with self._lock:
             self._begin()
-            self._reports.append(_Report(kind, clip.index, clip.attempt, size, seconds))
+            self._reports[report.clip] = report
 
     def then(self, effect: Effect) -> None:
         """Run this after everything reported before is durable. The effect must be safe to repeat."""
@@ -101,13 +111,14 @@ class Reports:
         left."""
         with self._flushing:
             with self._lock:
-                reports, effects, records = list(self._reports), list(self._effects), self._records
+                reports, effects, records = list(self._reports.values()), list(self._effects), self._records
                 self._records, self._since_s = 0, None
-            published = done = 0
+            published: list[_Report] = []
+            done = 0
             try:
                 if reports:
                     self._publish(reports)
-                    published = len(reports)
+                    published = reports
                     failpoint("worker.reported")
                 # Only now: a crash before this line redelivers the records, instead of losing their reports.
                 for effect in effects:
@@ -115,7 +126,10 @@ class Reports:
                     done += 1
             finally:
                 with self._lock:
-                    del self._reports[:published], self._effects[:done]
+                    for report in published:
+                        if self._reports[report.clip] is report:  # else it was reported again meanwhile
+                            del self._reports[report.clip]
+                    del self._effects[:done]
                     if done < len(effects):
                         self._records += records
                         self._begin()

@@ -10,7 +10,7 @@ from essp_common.runtime.config import Settings
 class AggregatorSettings(Settings):
     """Settings of an aggregator. What to fuse, and how, is in the job."""
 
-    poll_records: int = 500
+    poll_records: int = Field(500, ge=1)
     """Maximum number of `essp.progress` messages per poll. Most of them do not concern the aggregator and cost
     little."""
     aggregator_processes: int = Field(0, ge=0, le=1024)

@@ -108,6 +108,8 @@ class FeatureOutput:
         self._catalog = catalog
         self._plan = phases.plan(0)
         self._rows = phases.view(0).rows
+        self._last_frames = self._rows.numbers("last_frame").astype(np.int64)
+        """Of each video of the view."""
         self._files = features.file_names(list(map(self._id, range(len(self._rows))))) if self._arrays else []
 
     def write(
@@ -154,7 +156,7 @@ class FeatureOutput:
         with ThreadPoolExecutor(_WRITES, thread_name_prefix="essp-features") as pool:
             written = _Tables(self._output, source)
             for clips in self._whole_videos(source, pieces(source.stream)):
-                source.clips += np.bincount(clips.video[clips.present], minlength=len(self._rows)).astype(np.int32)
+                np.add.at(source.clips, clips.video[clips.present], 1)
                 if self._arrays:
                     source.rows += sum(pool.map(lambda one: self._write_array(source, one), _by_video(clips)))
                     continue
@@ -189,7 +191,6 @@ class FeatureOutput:
         source.errors.update(part.errors)
         planned = sorted(chain.from_iterable(self._plan.units(start, stop)))
         video = np.array([clip.video for clip in planned], np.int64)
-        ends = self._rows.numbers("last_frame")[video].astype(np.int64)
         vectors = np.full((len(planned), source.numbers), np.nan, self._extract.dtype)
         present = np.zeros(len(planned), np.bool_)
         table = part.tables.get(source.name)
@@ -200,7 +201,7 @@ class FeatureOutput:
             video,
             np.arange(start, stop),
             np.array([clip.first_frame for clip in planned], np.int64),
-            np.minimum([_last_frame(clip) for clip in planned], ends),
+            np.minimum([_last_frame(clip) for clip in planned], self._last_frames[video]),
             present,
             vectors,
         )
@@ -285,22 +286,26 @@ class _Tables:
         self._output = output
         self._source = source
         self._waiting: list[pa.Table] = []
+        self._rows = 0
+        """Of those that wait."""
 
     def add(self, rows: FeatureRows) -> None:
         if not len(rows):
             return
         self._waiting.append(rows.table())
+        self._rows += len(rows)
         most = max(1, _TABLE_BYTES // (rows.vectors.nbytes // len(rows)))
-        while sum(map(len, self._waiting)) >= most:
+        while self._rows >= most:
             whole = pa.concat_tables(self._waiting)
             self._write(whole[:most])
             self._waiting = [whole[most:]]
+            self._rows -= most
 
     def close(self) -> None:
         """Write what is left."""
-        if any(map(len, self._waiting)):
+        if self._rows:
             self._write(pa.concat_tables(self._waiting))
-        self._waiting = []
+        self._waiting, self._rows = [], 0
 
     def _write(self, table: pa.Table) -> None:
         key = features.part_key(self._source.name, len(self._source.parts))

@@ -109,7 +109,14 @@ def cores_used(choice: str) -> int:
 
 
 def device_of(choice: str) -> torch.device:
-    """The device that a setting names; `auto`: a GPU if there is one, else the CPU."""
+    """The device that a setting names; `auto`: a GPU if there is one, else the CPU. Raises `ConfigError` for a GPU that
+    is not there."""
     if choice == "auto":
         choice = "cuda" if torch.cuda.is_available() else "cpu"
+    elif choice == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "cuda is not available here; use auto or cpu, or install torch for CUDA",
+            field="ESSP_DEVICE",
+            code="unsupported",
+        )
     return torch.device(choice)

@@ -40,7 +40,7 @@ from essp_common.wiring import Adapters
 from essp_engine.worker.heartbeat import LaneLoad
 from essp_predictor.config import PredictorSettings
 from essp_predictor.job import PredictionJob, Role
-from essp_predictor.scoring import cores_used
+from essp_predictor.scoring import cores_used, device_of
 from essp_predictor.tasks import Answers
 
 log = logging.getLogger(__name__)
@@ -262,7 +262,8 @@ class Predictor:
 
 
 def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:
-    """Build a predictor for all predict jobs of a bus."""
+    """Build a predictor for all predict jobs of a bus. Raises `ConfigError` for a GPU that is not there."""
+    device_of(settings.device)  # now, not when the first job would fail for it
     return Predictor(adapters, settings, worker)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from essp_common import topics
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.artifacts.manifest import TakenChange
 from essp_common.bus.port import Bus
+from essp_common.errors import TransientError
 from essp_common.failures import kind_of, reason_of, shortened
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
@@ -50,8 +52,9 @@ class Reporter:
     ) -> None:
         """Report live metrics, unless the last report is more recent than the interval.
 
-        `last`: the last report of the phase, which is always sent. `fit`: the fit under way at the end of the phase.
-        `lr`: the learning rate of the newest batch, in a training phase.
+        `last`: the last report of the phase, however recent the one before it. `fit`: the fit under way at the end of
+        the phase. `lr`: the learning rate of the newest batch, in a training phase. A report that cannot be sent is
+        dropped: the next one has the same information, and an outage of the bus must not end the training.
         """
         if not last and self.clock() - self._last_s < self._interval_s:
             return
@@ -69,7 +72,8 @@ class Reporter:
             fit=fit,
             lr=lr,
         )
-        self._publish(Progress(step=report))
+        with suppress(TransientError):
+            self._publish(Progress(step=report))
 
     def fit(self, plan: PhasePlan, meter: Meter, clock: Clock) -> Tell:
         """Return a callback for the progress of a fit at the end of a phase; it reports at the intervals of `step`.

@@ -302,7 +302,7 @@ class Trainer:
             retry_transient(partial(intake.request_rebuild_range, start, damaged), self._leaving)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         share = training.checkpoint.overhead
-        interval = Interval(share, self._clock) if share else None
+        interval = Interval(share, self._clock) if share and self._ranks.is_rank_zero else None
         with (
             closing(
                 DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer, device_views)

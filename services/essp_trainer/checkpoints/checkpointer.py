@@ -99,7 +99,7 @@ class Checkpointer:
         clock: Clock,
         interval: Interval | None = None,
     ) -> None:
-        """`interval`: when checkpoints are due within an epoch, if the job leaves that to it."""
+        """`interval`: on rank 0, when checkpoints are due within an epoch, if the job leaves that to it."""
         self.saved: Manifest | None = None
         """The newest checkpoint, on every rank."""
         self.failing = False
@@ -288,8 +288,6 @@ class Checkpointer:
             self._in_progress = None
             if self._interval is not None:
                 self._interval.ended()
-                if self._ranks.is_rank_zero:
-                    log.info("the next checkpoint is due after %.0f s of training", self._interval.seconds)
         if outcome.manifest is None:
             return
         self.saved = outcome.manifest

@@ -12,10 +12,13 @@ interval is a minute. Rank 0 decides for all ranks.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from statistics import fmean
 
 from essp_trainer.model.meter import Clock
+
+log = logging.getLogger(__name__)
 
 LEAST_S = 60.0
 """Closer saves wear out disks for little gain."""
@@ -37,7 +40,9 @@ class Interval:
         self._since_s = 0.0
         """Training time since the last save began."""
         self._saving: _Steps | None = None
-        """Steps since the save that is under way began."""
+        """Steps since the save that is under way, or not measured yet, began."""
+        self._over = False
+        """Whether that save is over."""
         self._free, self._free_before = _Steps(), _Steps()
         """Steps since the last save was durable, and those before it."""
         self._costs_s: deque[float] = deque(maxlen=_COSTS)
@@ -51,6 +56,8 @@ class Interval:
             self._since_s += took_s
             (self._free if self._saving is None else self._saving).add(took_s)
         self._last_s = now_s
+        if self._over:
+            self._measure()
 
     def leave_out(self) -> None:
         """The time from the last step to the next one is not training."""
@@ -59,6 +66,7 @@ class Interval:
     def began(self) -> None:
         """A save begins."""
         self._since_s = 0.0
+        self._over = False
         if self._saving is None:
             self._saving = _Steps()
 
@@ -66,13 +74,21 @@ class Interval:
         """No save is under way any more."""
         if self._saving is None:
             return
-        saving, self._saving = self._saving, None
+        self._over = True
+        # If training has waited for the whole save (`parallel: off`), the next step shows how long.
+        if self._saving.count or self._last_s is None:
+            self._measure()
+
+    def _measure(self) -> None:
+        """Compute the cost of the save from the steps since it began."""
+        saving, self._saving, self._over = self._saving or _Steps(), None, False
         if self._free.count >= _STEPS or not self._free_before.count:
             self._free_before = self._free
         self._free = _Steps()
         self._lasted_s = saving.seconds
         if saving.count and self._free_before.count:
             self._costs_s.append(saving.seconds - saving.count * self._free_before.each_s)
+        log.info("the next checkpoint is due after %.0f s of training", self.seconds)
 
     @property
     def seconds(self) -> float:

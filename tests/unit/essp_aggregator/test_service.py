@@ -32,7 +32,7 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
-from essp_common.errors import NotFound, PermanentError, Unavailable
+from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
 from essp_common.job.spec import AggregationSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import parsed
@@ -122,6 +122,12 @@ class AggregatorBench:
 
     def backlog(self) -> int:
         return self.bus.backlog(topics.PROGRESS, "aggregator")
+
+
+def test_one_that_would_read_no_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_POLL_RECORDS", "0")
+    with pytest.raises(ConfigError, match=r"ESSP_POLL_RECORDS: .*1"):
+        AggregatorSettings()
 
 
 def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from essp_common.artifacts import features
 from essp_common.artifacts.partial_scores import ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import Rows
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_engine.planning.phases import Phases
@@ -128,6 +129,23 @@ def test_the_bytes_do_not_depend_on_how_parts_are_cut(
     if form == "parquet":
         parts = features.read_manifest(DirectoryStore.from_url(f"file://{tmp_path}/1")).sources["rgb"].parts
         assert len(parts) == (4 if pool == "none" else 2)
+
+
+def test_no_part_reads_a_column_of_all_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are as many parts as videos, and each would cost more the more videos there are."""
+    asked, numbers = list[str](), Rows.numbers
+
+    def noted(rows: Rows, name: str) -> Any:
+        asked.append(name)
+        return numbers(rows, name)
+
+    monkeypatch.setattr(Rows, "numbers", noted)
+    counts = []
+    for step in (1, 12):
+        asked.clear()
+        written(tmp_path / str(step), step)
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
 
 
 def test_every_video_of_the_catalog_is_in_the_table_with_the_reason_of_what_is_missing(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from tests.harness.predictor_bench import (
     expected,
     model_at,
 )
+from tests.harness.refused import refused
 from tests.harness.rounding import STORED, TOLERANCE
 from tests.harness.waiting import until
 
@@ -302,6 +303,14 @@ def test_a_gpu_that_fails_ends_the_process_and_not_the_job(
     assert bench.bus.backlog(topics.CONTROL, "predictor") == 1, "the job is handed out again"
     with bench.predictor():
         bench.finished()
+
+
+def test_a_gpu_that_is_not_there_fails_the_process_and_no_job(
+    bench: PredictorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refused("ESSP_DEVICE", "unsupported"):
+        build(bench.adapters, PredictorSettings(device="cuda"), "predictor-1")
 
 
 def test_training_jobs_are_none_of_its_business(bench: PredictorBench) -> None:

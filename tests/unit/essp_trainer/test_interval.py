@@ -8,7 +8,8 @@ from essp_trainer.checkpoints.interval import LEAST_S, Interval
 
 
 class Loop:
-    """A training loop by a fake clock: saves when it is due; steps are slower while a save is under way."""
+    """A training loop by a fake clock: saves when it is due; steps are slower while a save is under way. It waits for a
+    save with nothing to pack."""
 
     def __init__(self, share: float, copy_s: float, pack_s: float, slower: float = 1.0) -> None:
         self.now_s, self.saves, self._ends_s = 0.0, 0, 0.0
@@ -23,15 +24,17 @@ class Loop:
             self.saves += 1
             self.interval.began()
             self.now_s += self._copy_s
-            self._ends_s = self.now_s + self._pack_s
+            self._ends_s = self.now_s + self._pack_s if self._pack_s else 0.0
+            if not self._ends_s:
+                self.interval.ended()
         self.now_s += step_s * (self._slower if self._ends_s else 1.0)
         self.interval.step()
 
 
 @pytest.mark.parametrize(
     ("copy_s", "pack_s", "slower"),
-    [(2.0, 0.5, 1.0), (0.0, 20.0, 1.5), (1.0, 10.0, 1.2)],
-    ids=["the copy stops training", "packing slows steps down", "both"],
+    [(2.0, 0.5, 1.0), (0.0, 20.0, 1.5), (1.0, 10.0, 1.2), (3.0, 0.0, 1.0)],
+    ids=["the copy stops training", "packing slows steps down", "both", "training waits for the whole save"],
 )
 def test_checkpoints_cost_the_given_share(copy_s: float, pack_s: float, slower: float) -> None:
     loop, steps = Loop(0.02, copy_s, pack_s, slower), 6000

@@ -339,6 +339,20 @@ def test_a_store_that_is_full_at_the_start_costs_what_was_staged(
     assert (again.staged, {name.step for name, _ in checkpoint.objects_of(store, "rgb")}) == ([], {4})
 
 
+def test_a_store_that_does_not_answer_at_the_start_costs_nothing(tmp_path: Path) -> None:
+    store = Refusing(str(tmp_path / "store"))
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    node.copy(node.stage(4))
+    node.stage(8)
+    store.error = Unavailable("503 Slow Down")
+    again = restarted(node, tmp_path / "nvme")
+    with pytest.raises(Unavailable, match="503"):
+        again.claim()
+    store.error = None
+    assert found_step(again.claim()) == 8
+
+
 @pytest.mark.parametrize("saves", [False, True])
 def test_who_is_overtaken_while_it_takes_up_what_is_staged_changes_nothing(
     node: Node, store: DirectoryStore, tmp_path: Path, saves: bool

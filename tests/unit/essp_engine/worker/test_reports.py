@@ -89,6 +89,22 @@ def test_what_comes_after_a_report_waits_until_it_is_durable(bus: FailingBus) ->
     assert seen == ["acked", "done"]
 
 
+def test_a_clip_that_is_made_again_and_again_during_an_outage_is_told_once(bus: FailingBus) -> None:
+    """A broker that takes some topics and refuses others may do so for days: what is kept must not grow."""
+    reports = Reports(bus, "w1")
+    bus.away = True
+    for _ in range(3):
+        reports.made(clip(0), 1, 100, 0.5)
+        reports.made(clip(0), 1, 50, 0.25, "flow")
+        with pytest.raises(Unavailable):
+            reports.flush()
+    bus.told()
+    bus.away = False
+    reports.flush()
+    told = [(p.made.stream, list(p.made.indices), list(p.made.bytes), p.made.seconds) for p in bus.told()]
+    assert told == [("", [0], [100], 0.5), ("flow", [0], [50], 0.25)]
+
+
 def test_an_effect_that_fails_is_tried_again_and_those_after_it_wait(bus: FailingBus) -> None:
     reports, seen, failures = Reports(bus, "w1"), [], [Unavailable("the cache is away", 0.0)]
 
