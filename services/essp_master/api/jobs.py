@@ -70,6 +70,7 @@ class JobRemoved(BaseModel):
 
     job: str
     output: str
+    """Empty if it is not known, because this release cannot read the job's specification; what is there stays."""
     objects: int
     bytes: int
     kept: list[str]
