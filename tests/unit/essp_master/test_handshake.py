@@ -145,7 +145,7 @@ def test_a_pool_that_nobody_starts_is_a_condition_and_holds_the_job_no_longer_th
     [found] = master.conditions.present
     assert (found.kind, found.subject) == (Kind.NO_WORKERS, "trainer.small.diff")
     remedy = "start one (essp trainer --job=small --trainer=diff), or see in the logs"
-    assert found.words.startswith(f"job small waits to begin, and no worker of the pool is up; {remedy}")
+    assert found.words.startswith(f"a job waits to begin, and no worker of the pool is up; {remedy}")
     assert bench.issued == 0
     bench.pass_time(120.0)
     assert bench.issued > 0
