@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -150,6 +152,35 @@ def test_a_video_job_becomes_a_job_and_says_how_it_is_doing(bench: Bench, adapte
     assert bench.master.state(NAME) is JobState.COMPLETED, "whose outputs stay"
     assert bench.events() == ["Pending", "Running", "Completed"]
     fleet.close()
+
+
+class Settled(threading.Event):
+    """Records how long it was waited for, and waits not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_what_is_written_about_many_is_not_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    api: Any = SimpleNamespace(list=lambda: None)
+    part, settled, looks = VideoJobs(api, SimpleNamespace(), Claims()), Settled(), list[int]()  # type: ignore[arg-type]
+    monkeypatch.setattr(part, "_draining", settled)
+    monkeypatch.setattr(part._informer, "start", lambda: None)
+
+    def look() -> None:
+        looks.append(len(settled.waits))
+        part._wake()  # by each status that is written
+        if len(looks) == 3:
+            part.drain()
+
+    monkeypatch.setattr(part, "look", look)
+    part.run()
+    assert looks == [0, 1, 2]
 
 
 def test_what_cannot_be_a_job_is_refused_with_the_reason_until_it_is_mended(bench: Bench) -> None:
