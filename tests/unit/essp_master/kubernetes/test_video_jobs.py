@@ -13,13 +13,14 @@ import httpx
 import pytest
 from kubernetes import client
 
-from essp_common.errors import Conflict, Unavailable
+from essp_common.errors import Conflict, EsspError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.wiring import Adapters
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.pools.kubernetes import KubernetesDriver
+from essp_master.pools.port import PlatformRefuses
 from essp_master.service import Master
 from essp_master.video_jobs.claims import Claims
 from essp_master.video_jobs.cluster import VideoJobApi
@@ -181,6 +182,28 @@ def test_what_is_written_about_many_is_not_looked_at_at_once(monkeypatch: pytest
     monkeypatch.setattr(part, "look", look)
     part.run()
     assert looks == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "passed_s", "seen"),
+    [(Unavailable("no answer"), 0, False), (Unavailable("no answer"), 60, True), (PlatformRefuses("no CRD"), 0, True)],
+)
+def test_no_trainer_is_without_its_video_job_because_the_api_was_away_for_a_moment(
+    error: EsspError, passed_s: float, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api: Any = SimpleNamespace(list=lambda: None)
+    clock, claims = Clock(), Claims()
+    part = VideoJobs(api, SimpleNamespace(), claims, clock=clock)  # type: ignore[arg-type]
+    monkeypatch.setattr(part._informer, "start", lambda: None)
+
+    def look() -> None:
+        part.drain()
+        clock.now_s += passed_s
+        raise error
+
+    monkeypatch.setattr(part, "look", look)
+    part.run()
+    assert claims.seen.is_set() is seen
 
 
 def test_what_cannot_be_a_job_is_refused_with_the_reason_until_it_is_mended(bench: Bench) -> None:
