@@ -13,7 +13,7 @@ import httpx
 import pytest
 from kubernetes import client
 
-from essp_common.errors import Conflict, EsspError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.wiring import Adapters
@@ -25,6 +25,7 @@ from essp_master.service import Master
 from essp_master.video_jobs.claims import Claims
 from essp_master.video_jobs.cluster import VideoJobApi
 from essp_master.video_jobs.controller import VideoJobs
+from essp_master.video_jobs.decision import as_started
 from essp_master.video_jobs.resource import API_VERSION, FINALIZER, KIND, VideoJob, mirrored_spec
 from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
 from tests.harness.kubernetes_objects import NAMESPACE, PAUSES_S, job_of
@@ -326,6 +327,22 @@ def test_a_complete_job_takes_no_edit_but_more_epochs(bench: Bench, adapters: Ad
         bench.edit(epochs=3)
         bench.until_phase("Running")
     fleet.close()
+
+
+def test_a_video_job_that_is_applied_again_as_another_job_is_told_the_difference(
+    adapters: Adapters, tmp_path: Path
+) -> None:
+    """Also if what was changed while the former ran, as its rate, is nothing for the new trainer."""
+    master, document = master_named("one", adapters), make_job(tmp_path).model_dump(mode="json")
+    document["trainers"]["rgb"]["optimizer"]["lr"] = 0.5
+    job = JobSpec.model_validate(document)
+    master.start(job)
+    master.stop(job.name)
+    document["streams"]["rgb"], document["clip"]["frames"] = {"feature": "hog"}, 15
+    document["trainers"]["rgb"] = {"stream": "rgb", "model": "fisher_vector", "batch_size": 2}
+    wanted = JobSpec.model_validate(document)
+    with pytest.raises(ConfigError, match=r"holds another job, which differs in .*trainers\.rgb\.model"):
+        master.validate(as_started(wanted, master.spec(job.name)))
 
 
 def test_a_job_that_has_ended_runs_again_when_its_video_job_changes_and_not_before(bench: Bench) -> None:
