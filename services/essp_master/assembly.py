@@ -128,6 +128,7 @@ class MasterProcess:
             jobs_known=lambda: master.recovered and (claims.seen.is_set() or settings.video_jobs == "off"),
             tell_paused=partial(_tell_paused, adapters.bus),
             events=PoolEvents(state),
+            attempt=master.defects.attempt,
         )
         master.conditions.add(book.troubles)
         self._front.app = create_app(master, settings, tables, reconciler, claims)

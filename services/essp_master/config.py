@@ -6,14 +6,30 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, SecretStr
 
 from essp_common.errors import ConfigError
+from essp_common.objects.uris import place_of
 from essp_common.runtime.api_token import ApiToken, Right
 from essp_common.runtime.config import Settings
+from essp_common.runtime.hosts import plain
 from essp_common.runtime.login import secret_in
 
 Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
+
+
+def _checked_hosts(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in filter(None, names):
+        if not plain(name) or "*" in name.removeprefix("*."):
+            raise ValueError(f"{name} is not the name of a host; write it as in essp.example.org or *.example.org")
+    return names
+
+
+def _checked_folder(uri: str) -> str:
+    try:
+        return str(place_of(uri))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 class Team(BaseModel):
@@ -29,7 +45,7 @@ class Team(BaseModel):
     """Most jobs at a time; None: no limit."""
     weight: float = Field(1.0, gt=0, le=1000)
     """A team with twice the weight gets twice the share where teams compete."""
-    outputs: tuple[str, ...] = ()
+    outputs: tuple[Annotated[str, AfterValidator(_checked_folder)], ...] = ()
     """Folders below which its jobs write: `["s3://runs/vision"]`. Empty: any folder that the stores allow."""
 
 
@@ -47,7 +63,7 @@ class MasterSettings(Settings):
     """Serve the API without a token: for a trusted network only."""
     trial_servers: bool = False
     """The servers are those that the chart brings for trying (`servers.bundled`): the master says so in a condition."""
-    api_hosts: tuple[str, ...] = ()
+    api_hosts: Annotated[tuple[str, ...], AfterValidator(_checked_hosts)] = ()
     """Names under which callers reach the API, in addition to localhost and its address: `["essp.example.org"]`, or
     `["*.example.org"]`. Requests under another name are refused, since a web page could have made that name point here.
     """

@@ -139,8 +139,9 @@ class Master:
         self.conditions = Conditions(conditions.of(ids.MASTER, adapters.troubles))
         """What keeps ESSP from working."""
         self.conditions.add(self._unsaved)
-        self._defects = Defects(clock)
-        self.conditions.add(self._defects.troubles)
+        self.defects = Defects(clock)
+        """The parts of its work that failed unexpectedly."""
+        self.conditions.add(self.defects.troubles)
         starts, partitions = settings.pools != "none", adapters.bus.partitions
         watch = PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock, starts, partitions)
         self.conditions.add(watch)
@@ -193,7 +194,7 @@ class Master:
         """Account for the messages that arrive within `timeout_s`. Returns how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
-        attempt = self._defects.attempt
+        attempt = self.defects.attempt
         # The API's threads wait for this lock: effects are only queued under it, and carried out below without it.
         with self._lock:
             now_s = self._clock()
@@ -235,10 +236,10 @@ class Master:
             while not self._recovers and self.step(0.0):
                 pass  # no other master will account for these messages
             self._history.finish()
-            self._defects.attempt("last search of the cache", self._sweep)
-            self._defects.attempt("last histories", partial(self._runner.write_histories, now=True))
+            self.defects.attempt("last search of the cache", self._sweep)
+            self.defects.attempt("last histories", partial(self._runner.write_histories, now=True))
             self._history.finish()
-            self._defects.attempt("courses", partial(self._history.keep_courses, self._jobs))
+            self.defects.attempt("courses", partial(self._history.keep_courses, self._jobs))
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()

@@ -99,11 +99,13 @@ class WorkerLogs:
         wanted: Callable[[LogLine], bool] = lambda line: True,
     ) -> list[LogLine]:
         """Return at most the newest `most` lines, oldest first: those after the id `after`, of this level or worse, of
-        this job, pool and worker (empty: of all), and `wanted`.
+        this job, pool and worker (empty: of all), and `wanted`. All lines come after an id beyond the newest one: it is
+        of an earlier master, whose clock was ahead.
 
         A pool can also be given by its first parts: `trainer`, `trainer.<job>`. Lines about no job match no job.
         """
         with self._lock:
+            after = after if after <= self._last else 0
             kept = [self._problems] if level != "INFO" else [self._lines, self._problems]
             newest_first = merge(*(reversed(lines) for lines in kept), key=lambda line: line.id, reverse=True)
             worse = LEVELS[LEVELS.index(level) :]

@@ -17,6 +17,9 @@ from essp_master.pools.reconciler import Reconciler
 from essp_master.service import Master
 from essp_master.video_jobs.claims import Claims
 
+_OF_FASTAPI = ("HTTPValidationError", "ValidationError")
+"""Schemas of FastAPI's own errors, which no route gives."""
+
 
 def create_app(
     master: Master,
@@ -58,7 +61,8 @@ def create_app(
 
 def _describe(app: FastAPI) -> None:
     """Add the components that the routes refer to (the job specification, whose body may be YAML, and problem
-    documents) and the answer 429, which every route may give."""
+    documents) and the answer 429, which every route may give. Drop the 422 that FastAPI adds to a route which gives
+    none: errors are problem documents."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -67,9 +71,14 @@ def _describe(app: FastAPI) -> None:
         schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
         document = described()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        described_schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        described_schemas.update(schemas)
+        for name in _OF_FASTAPI:
+            described_schemas.pop(name, None)
         for path in document["paths"].values():
             for operation in path.values():
+                if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                    del operation["responses"]["422"]
                 operation["responses"] |= {str(status): answer for status, answer in problems.answers_of(429).items()}
         return document
 

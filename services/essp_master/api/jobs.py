@@ -70,6 +70,7 @@ class JobRemoved(BaseModel):
 
     job: str
     output: str
+    """Empty if it is not known, because this release cannot read the job's specification; what is there stays."""
     objects: int
     bytes: int
     kept: list[str]
@@ -240,13 +241,13 @@ def _add_validate(routes: APIRouter, master: Master, claims: Claims, own: OwnJob
 def _add_course(routes: APIRouter, master: Master) -> None:
     kept = Aside()  # what is kept of past jobs is in their outputs
 
-    @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 503))
+    @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 422, 503))
     @kept.route
     def job_curves(name: str) -> list[TrainerCurve]:
         """The curve of each training within its epochs, for plotting."""
         return master.curves(name)
 
-    @routes.get("/{name}/timeline", operation_id="job_timeline", responses=answers_of(401, 403, 404, 503))
+    @routes.get("/{name}/timeline", operation_id="job_timeline", responses=answers_of(401, 403, 404, 422, 503))
     @kept.route
     def job_timeline(name: str) -> JobTimeline:
         """The course of a job over its time, over all of its runs: rates, waiting, learning rates, and what its workers

@@ -47,9 +47,11 @@ class EventLog:
     def after(self, last: int, timeout_s: float = 0.0) -> Sequence[JobEvent]:
         """Return the events after id `last`, oldest first; wait up to `timeout_s` for the first one.
 
-        Events that are no longer kept are missing: the reader sees the gap in the ids.
+        Events that are no longer kept are missing: the reader sees the gap in the ids. An id beyond the newest one is
+        of an earlier master, whose clock was ahead; all events come after it.
         """
         with self._changed:
+            last = last if last <= self._last else 0
             if timeout_s > 0:
                 self._changed.wait_for(lambda: self._last > last, timeout_s)
             missed = min(self._last - last, len(self._events))

@@ -368,7 +368,9 @@ class Job:
         return out
 
     def dismiss_silent(self, now_s: float, patience_s: float) -> Sequence[Instruction]:
-        """Make loops leave that have given no sign of life for this long."""
+        """Make loops leave that have given no sign of life for this long, while the job listens to them."""
+        if self.state.ended or self.run_state.makes_way:
+            return ()
         out: list[Instruction] = []
         for loop in self.ledger.loops():
             if now_s - self._heard_s.setdefault(loop.consumer, now_s) > patience_s:

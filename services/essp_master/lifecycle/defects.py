@@ -10,6 +10,7 @@ Transient errors, and the news that another master has taken over, are not defec
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,10 +34,11 @@ class _Defect:
 
 
 class Defects:
-    """The parts of the master's work that have failed recently. `troubles` may be called by any thread."""
+    """The parts of the master's work that have failed recently. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._noting = threading.Lock()
         self._found: Mapping[str, _Defect] = {}
         """By part. Replaced, never changed, so that other threads can read it without a lock."""
 
@@ -66,4 +68,5 @@ class Defects:
         if known is None or not again or known.words != words:
             unexpected(f"master: {part}", error)
         pause_s = min(2 * known.pause_s, _LONGEST_PAUSE_S) if known is not None and again else _FIRST_PAUSE_S
-        self._found = {**self._found, part: _Defect(words, now_s, pause_s)}
+        with self._noting:
+            self._found = {**self._found, part: _Defect(words, now_s, pause_s)}

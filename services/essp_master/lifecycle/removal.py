@@ -39,6 +39,7 @@ class RemovedJob:
 
     job: str
     output: str
+    """Empty if it is not known, because this release cannot read the job's specification."""
     objects: int
     bytes: int
     kept: tuple[str, ...]
@@ -56,6 +57,8 @@ class JobRemoval:
     def look(self, name: str, asked: Asked) -> RemovedJob:
         """What the removal of a job would remove. Raises as `remove` does, except for races."""
         output, _ = self._ended(name)
+        if not output:
+            return _removed(name, output, None)
         store, holder = self._held(name, output)
         self._check_unused(name, output, asked)
         return _removed(name, output, None if holder is None else removal_of(store))
@@ -67,6 +70,9 @@ class JobRemoval:
         `Unavailable` if a store does not answer, as then that is not known.
         """
         output, team = self._ended(name)
+        if not output:
+            self._forget(name)
+            return _removed(name, output, None)
         store, holder = self._held(name, output)
         if holder is None:  # it was removed by hand, or another job has the output
             self._check_unused(name, output, asked)
@@ -85,18 +91,20 @@ class JobRemoval:
         with self._runner.lock:
             jobs = self._runner.jobs
             if (past := jobs.past(name)) is not None:
-                return past.output, past.team
-            job = jobs[name]
-            if not job.state.ended or jobs.is_starting(name):
-                raise Conflict(f"job {name} is {job.state}; stop it first (essp job stop {name})")
+                output, team, trainers = past.output, past.team, [trainer.name for trainer in past.trainers]
+            else:
+                job = jobs[name]
+                if not job.state.ended or jobs.is_starting(name):
+                    raise Conflict(f"job {name} is {job.state}; stop it first (essp job stop {name})")
+                output, team, trainers = job.spec.output, job.team, list(job.spec.trainers)
             up, _ = self._runner.up()
-            saving = [trainer for trainer in job.spec.trainers if ids.trainer_pool(name, trainer) in up]
+            saving = [trainer for trainer in trainers if ids.trainer_pool(name, trainer) in up]
             if saving:
                 raise Conflict(
                     f"a worker of trainer {saving[0]} of job {name} is still up, and may be saving; ask again when it "
                     "has left"
                 )
-            return job.spec.output, job.team
+            return output, team
 
     def _held(self, name: str, output: str) -> tuple[ObjectStore, Holder | None]:
         """The output, and the job in it if it is this one."""
@@ -143,18 +151,21 @@ class JobRemoval:
             return None
         return None if holder is None else holder.spec
 
-    def _forget(self, name: str, output: ObjectStore) -> None:
+    def _forget(self, name: str, output: ObjectStore | None = None) -> None:
         """Forget a job, and have the next master forget it."""
         runner = self._runner
         with runner.lock:
             job = runner.jobs.find(name)
+            if job is not None and not job.state.ended:
+                raise Conflict(f"job {name} was started again meanwhile; stop it first (essp job stop {name})")
             last = Control()
             if job is not None:
                 last.CopyFrom(job.control(COMMANDS[job.state]))
             elif (known := runner.last_command(name)) is not None:
                 last.CopyFrom(known)
             else:
-                fence = max(NumberedLog(output, layout.FENCES).newest(), runner.fence_of(name))
+                taken = 0 if output is None else NumberedLog(output, layout.FENCES).newest()
+                fence = max(taken, runner.fence_of(name))
                 last.MergeFrom(Control(job=name, fence=fence, command=Control.STOP))
             last.removed = True
             runner.dispatch.publish_again(last)

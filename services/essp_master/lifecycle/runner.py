@@ -114,12 +114,14 @@ class JobRunner:
 
     def issue(self) -> None:
         """Issue what there is room for."""
+        up: tuple[Collection[str], float] | None = None
         for job in self.jobs:
             if job.state.ended:
                 continue
             with self.isolated(job):
                 if job.held:
-                    self.carry_out(job, job.look(*self.up()))
+                    up = up or self.up()  # once for all of them: it costs as much as there are workers
+                    self.carry_out(job, job.look(*up))
                 self.carry_out(job, job.issue())
 
     def tick(self, now_s: float) -> None:

@@ -33,13 +33,11 @@ class PoolRates:
         self._rates: dict[str, Rate] = {}
 
     def note(self, jobs: Iterable[PoolDemand], now_s: float) -> None:
-        """Note the progress of the pools with each job."""
-        for job in jobs:
-            for pool, done in job.done.items():
-                key = (job.job, pool)
-                rate = self._rates.setdefault(pool, Rate())
-                rate.add(max(0, done - self._seen.get(key, 0)), now_s)
-                self._seen[key] = done
+        """Note the progress of the pools with each job that has not ended."""
+        before, self._seen = self._seen, {(job.job, pool): done for job in jobs for pool, done in job.done.items()}
+        for (job, pool), done in self._seen.items():
+            rate = self._rates.setdefault(pool, Rate())
+            rate.add(max(0, done - before.get((job, pool), 0)), now_s)
 
     def per_s(self, now_s: float) -> dict[str, float]:
         """Return the present rates by what is made: `decoder`, `extractor.<feature>`; and of `predictor`."""

@@ -114,14 +114,13 @@ class PoolWatch:
 
 
 def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, str]:
-    """Describe what waits for each pool: clips, or a job that has not begun, or has trained all that it trains."""
-    begins = {pool: f"job {job.job} waits to begin" for job in jobs for pool in job.awaits}
-    ends = {
-        pool: f"job {job.job} waits to be fused and tested, which all its trainers are ready for"
-        for pool in (ids.AGGREGATOR,)
-        for job in jobs
-        if job.to_fuse
-    }
+    """Describe what waits for each pool: clips, or a job that has not begun, or has trained all that it trains.
+
+    Jobs are not named: users of other teams read this, too.
+    """
+    begins = dict.fromkeys((pool for job in jobs for pool in job.awaits), "a job waits to begin")
+    fuses = "a job waits to be fused and tested, which all its trainers are ready for"
+    ends = {ids.AGGREGATOR: fuses} if any(job.to_fuse for job in jobs) else {}
     return begins | ends | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 
 

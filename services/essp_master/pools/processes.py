@@ -223,9 +223,10 @@ class ProcessDriver:
             self._pools.clear()
         for worker in workers:
             worker.terminate()
+        until_s = self._clock() + _LEAVE_S  # for all of them together
         for worker in workers:
             try:
-                worker.wait(_LEAVE_S)
+                worker.wait(max(0.0, until_s - self._clock()))
             except subprocess.TimeoutExpired:
                 log.warning("worker %s does not leave; it is killed", _name(worker))
                 worker.kill()

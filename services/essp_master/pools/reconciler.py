@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 
@@ -87,11 +88,14 @@ class Reconciler:
         jobs_known: Callable[[], bool] = lambda: True,
         tell_paused: Callable[[Set[str]], None] = lambda pools: None,
         events: PoolEvents | None = None,
+        attempt: Callable[[str, Callable[[], object]], None] = lambda part, work: work(),
     ) -> None:
         """`jobs`: returns their demand. `jobs_known`: whether these are all jobs; until then no ranks are divided.
         `book`: the rules of the pools; None: the bounds that they were created with. `trainer_ranks`: divides the
         ranks; None: the master starts no trainers. `conditions`: returns what keeps ESSP from working. `tell_paused`:
-        tells all workers which pools are paused. `events`: keeps what was done; None: until this process ends."""
+        tells all workers which pools are paused. `events`: keeps what was done; None: until this process ends.
+        `attempt`: does a part of the master's work, and handles its unexpected errors (`lifecycle/defects.py`)."""
+        self._attempt = attempt
         self._tell_paused = tell_paused
         self._told_paused: Set[str] | None = None
         """What was last announced to workers; None: nothing yet."""
@@ -303,12 +307,17 @@ class Reconciler:
         return left_s > 0 and self._woken.wait(left_s) and not self._draining.wait(_SETTLE_S)
 
     def _try(self, what: Callable[[], None]) -> None:
+        self._attempt(self.name, partial(self._do, what))
+
+    def _do(self, what: Callable[[], None]) -> None:
+        seen: Sequence[PoolView] = ()
         try:
             what()
-            self._seen = self.pools()
+            seen = self.pools()
         except EsspError as error:
-            self._seen = ()
             log.warning("pools: %s; trying again", error)
+        finally:
+            self._seen = seen
 
     def _follow_registrations(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for row in self._book.follow(wanted):

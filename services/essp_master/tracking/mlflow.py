@@ -109,7 +109,8 @@ class MLflow(TrackingServer):
         run = begin.run
         known = self._client.get_experiment_by_name(run.job)
         experiment = self._client.create_experiment(run.job) if known is None else known.experiment_id
-        asked = f"tags.`{_OUTPUT}` = '{run.output}' and tags.`{_TRAINER}` = '{run.trainer}'"
+        quote = '"' if "'" in run.output else "'"
+        asked = f"tags.`{_OUTPUT}` = {quote}{run.output}{quote} and tags.`{_TRAINER}` = '{run.trainer}'"
         order = ["attributes.start_time DESC"]
         for found in () if begin.anew else self._client.search_runs([experiment], asked, max_results=1, order_by=order):
             self._ids[run] = str(found.info.run_id)

@@ -59,6 +59,12 @@ from essp_master.video_jobs.view import (
 log = logging.getLogger(__name__)
 
 _PERIOD_S = 2.0
+_SETTLE_S = 0.5
+"""Changes come in bursts, and each status that is written here is one: one check covers those within this time, since a
+check costs as much as there are VideoJobs."""
+_PATIENCE_S = 60.0
+"""How long the trainers of a master that begins wait to learn which VideoJobs they belong to, if the API server does
+not answer."""
 _AGAIN_S = 60.0
 """How long a VideoJob that was refused waits for the next try, unless it changes."""
 _FIGURES_S = 10.0
@@ -142,17 +148,20 @@ class VideoJobs:
     def run(self) -> None:
         """Follow VideoJobs and jobs until drained."""
         self._informer.start()
+        until_s = self._clock() + _PATIENCE_S
         try:
             while not self._draining.is_set():
-                self._woken.wait(_PERIOD_S)
+                self._woken.wait(_PERIOD_S - _SETTLE_S)
                 self._woken.clear()
                 try:
                     self.look()
                 except EsspError as error:  # which the informer has logged
                     log.debug("%s: %s", _WHERE, error)
-                    self._claims.seen.set()  # what has no VideoJobs must not wait for them
+                    if not isinstance(error, TransientError) or self._clock() >= until_s:
+                        self._claims.seen.set()  # what has no VideoJobs must not wait for them
                 except Exception as error:  # noqa: BLE001  of any kind: the others continue
                     unexpected(_WHERE, error)
+                self._draining.wait(_SETTLE_S)
         finally:
             self._informer.close()
             self._pool.shutdown(cancel_futures=True)

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pydantic import ValidationError
+
 from essp_common.errors import ConfigError
 from essp_common.field_paths import joined, parts_of
 from essp_common.job.changes import changeable, leaves_of
@@ -134,14 +136,18 @@ def stated(wanted: JobSpec) -> set[str]:
 
 def as_started(wanted: JobSpec, before: JobSpec) -> JobSpec:
     """A job that has ended and is started again, with what was changed while it ran as it was at its start: its output
-    remembers that, and such changes follow later."""
+    remembers that, and such changes follow later. If that is not a job, they differ in more, and the check of the
+    wanted one says in what."""
     document, former = wanted.model_dump(mode="json"), before.model_dump(mode="json")
     for field in changeable(before):
         *path, last = parts_of(field)
         section, old = _section(document, path), _section(former, path)
         if section is not None and old is not None:
             section[last] = old[last]
-    return JobSpec.model_validate(document)
+    try:
+        return JobSpec.model_validate(document)
+    except ValidationError:
+        return wanted
 
 
 def _section(document: Mapping[str, Any], path: list[str]) -> Any:

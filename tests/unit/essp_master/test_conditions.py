@@ -274,7 +274,7 @@ def test_a_job_that_is_trained_and_has_no_aggregator_is_told_of(bench: Bench) ->
         bench.fleet.report(Progress(checkpoint=ready))
     bench.pass_time(SEEN_S)
     assert bench.present() == {("no-workers", "aggregator")}
-    assert "job small waits to be fused and tested" in bench.events()[-1].message
+    assert "a job waits to be fused and tested" in bench.events()[-1].message
     bench.up("aggregator-1", "aggregator")
     bench.pass_time(SEEN_S)
     assert not bench.present()

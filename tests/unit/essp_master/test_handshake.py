@@ -145,7 +145,7 @@ def test_a_pool_that_nobody_starts_is_a_condition_and_holds_the_job_no_longer_th
     [found] = master.conditions.present
     assert (found.kind, found.subject) == (Kind.NO_WORKERS, "trainer.small.diff")
     remedy = "start one (essp trainer --job=small --trainer=diff), or see in the logs"
-    assert found.words.startswith(f"job small waits to begin, and no worker of the pool is up; {remedy}")
+    assert found.words.startswith(f"a job waits to begin, and no worker of the pool is up; {remedy}")
     assert bench.issued == 0
     bench.pass_time(120.0)
     assert bench.issued > 0
@@ -341,3 +341,17 @@ _JOB = JobSpec.model_validate(
 )
 def test_what_is_waited_for_is_said_in_words(pools: list[str], words: str) -> None:
     assert workers_of(pools) == words
+
+
+def test_workers_are_counted_once_however_many_jobs_wait_for_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, job = bench.master_begins(), bench.fleet.job
+    for number in range(3):
+        master.start(
+            JobSpec.model_validate(job.model_dump() | {"name": f"j{number}", "output": f"{job.output}{number}"})
+        )
+    pools, counted = master.worker_registry.pools, list[float]()
+    monkeypatch.setattr(master.worker_registry, "pools", lambda now_s: counted.append(now_s) or pools(now_s))
+    master._runner.issue()
+    assert len(counted) == 1

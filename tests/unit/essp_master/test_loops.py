@@ -100,6 +100,19 @@ def test_a_process_that_was_replaced_gives_no_sign_of_life_for_the_later_one(
     assert part(latest(adapters)) == {}
 
 
+def test_loops_of_a_job_that_has_ended_are_not_waited_for(adapters: Adapters, tmp_path: Path) -> None:
+    clock = Clock()
+    master = master_over(adapters, clock)
+    master.start(job_of_loops(tmp_path))
+    say(master, adapters, "one/a")
+    master.stop("small")
+    last = master.events("small")[-1]
+    for _ in range(4):
+        clock.now_s += 30
+        master.step(0)
+    assert master.events("small")[-1] == last
+
+
 def test_what_no_loop_can_say_changes_nothing(adapters: Adapters, tmp_path: Path) -> None:
     master = master_over(adapters)
     master.start(job_of_loops(tmp_path))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict, NotFound
 from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
-from essp_common.pb.v1.messages_pb2 import Control, Heartbeat, Progress
+from essp_common.pb.v1.messages_pb2 import Control, Heartbeat, JobSnapshot, Progress
 from essp_common.wiring import Adapters
 from essp_engine.preflight.output import Asked
 from essp_master.service import Master
@@ -101,6 +102,43 @@ def test_a_job_that_runs_or_saves_is_not_removed(adapters: Adapters, fleet: Flee
     with pytest.raises(Conflict, match="saving"):
         master.remove("small")
     assert (tmp_path / "out" / layout.SPEC).exists()
+
+
+def test_a_job_whose_trainers_still_save_is_not_removed_by_the_next_master(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    die(stopped(adapters, fleet, tmp_path))
+    following = master_named("m2", adapters)
+    fleet.report(Progress(worker="t1", heartbeat=Heartbeat(pool="trainer.small.rgb")))
+    following.step(0)
+    with pytest.raises(Conflict, match="saving"):
+        following.remove("small")
+    assert (tmp_path / "out" / layout.SPEC).exists()
+
+
+def test_a_job_that_is_started_again_during_its_removal_is_not_forgotten(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = stopped(adapters, fleet, tmp_path)
+    shutil.rmtree(tmp_path / "out")
+    again = JobSpec.model_validate(fleet.job.model_dump() | {"output": f"file://{tmp_path}/elsewhere"})
+    monkeypatch.setattr(master._removal, "_check_unused", lambda *_: master.start(again))
+    with pytest.raises(Conflict, match="started again"):
+        master.remove("small")
+    assert [(job.name, job.state) for job in master.jobs()] == [("small", "running")]
+
+
+def test_a_job_of_another_release_leaves_the_list(adapters: Adapters) -> None:
+    """What it has left is not known."""
+    snapshot = JobSnapshot(spec_json='{"name": "old"}')
+    command = Control(job="old", fence=3, since=3, command=Control.STOP, snapshot=snapshot)
+    adapters.bus.publish(topics.CONTROL, b"old", command.SerializeToString())
+    master = master_named("m1", adapters)
+    for dry_run, left in ((True, ["old"]), (False, [])):
+        assert master.remove("old", dry_run).output == ""
+        assert [job.name for job in master.jobs()] == left
+    die(master)
+    assert master_named("m2", adapters).jobs() == []
 
 
 def second(fleet: Fleet, tmp_path: Path, **data: str) -> JobSpec:

@@ -54,8 +54,10 @@ def test_lines_that_were_left_out_are_told_of() -> None:
     assert events(logs) == ["1,234 lines before the next one were left out: more than can be sent", "INFO 0"]
 
 
-def test_a_later_master_goes_on_with_higher_ids() -> None:
-    earlier, later = WorkerLogs(lambda: 1000), WorkerLogs(lambda: 1001)
+@pytest.mark.parametrize("later_s", [1001, 999])
+def test_a_reader_of_an_earlier_master_misses_nothing_of_a_later_one(later_s: float) -> None:
+    """Which goes on with higher ids, unless its clock is behind."""
+    earlier, later = WorkerLogs(lambda: 1000), WorkerLogs(lambda: later_s)
     earlier.note("w", lines("INFO"))
     later.note("w", lines("INFO"))
     assert later.newest(1, after=earlier.newest(1)[0].id)

@@ -53,6 +53,13 @@ def test_the_log_of_a_later_master_goes_on_with_higher_numbers() -> None:
     assert [event.id for event in later.after(earlier.last)] == [later.first] == [later.last]
 
 
+def test_a_reader_of_a_master_whose_clock_was_ahead_misses_nothing_of_the_next() -> None:
+    earlier, later = (EventLog(now=lambda at_s=at_s: at_s) for at_s in (1001.0, 1000.0))  # type: ignore[misc]
+    for log in (earlier, later):
+        log.add("warning", "w", {})
+    assert [event.id for event in later.after(earlier.last)] == [later.last]
+
+
 def test_a_reader_waits_for_the_next_event() -> None:
     log = EventLog(now=lambda: 0.0)
     found: list[int] = []

@@ -22,9 +22,12 @@ from essp_common.distribution import VERSION_HEADER
 from essp_common.job.status import JobState
 from essp_common.runtime.hosts import plain
 from essp_engine.preflight.output import Asked
+from essp_master.api.app import create_app
 from essp_master.api.door import Door, untyped
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings
+from essp_master.pools.observe_only import ObserveOnlyDriver
+from essp_master.pools.pool_events import PoolEvents
 from essp_master.pools.port import PlatformRefuses
 from essp_master.pools.reconciler import Reconciler
 from tests.harness.fleet import adapters_in, make_job, master_over
@@ -271,6 +274,27 @@ def test_the_job_of_another_team_is_not_there(closed: Place) -> None:
     for path in ("/v1/jobs", "/v1/jobs/small", "/metrics"):
         for known in ("ours", "root"):
             assert "small" in closed.client.get(path, headers=bearer(known)).text, (path, known)
+
+
+def test_what_was_done_to_the_trainers_of_another_team_is_not_told(tmp_path: Path) -> None:
+    tokens = [token("ours", "vision"), token("theirs", "speech"), token("root", "", "admin")]
+    settings, events = MasterSettings.model_validate({"api_tokens": tokens}), PoolEvents()
+    done = [("decoder", "1 -> 2"), ("trainer.small.rgb", "0 -> 1 ranks"), ("", "a worker of trainer.small.rgb ended")]
+    for pool, message in done:
+        events.add(pool, message)
+    with closing(adapters_in(tmp_path)) as adapters:
+        master = master_over(adapters)
+        master.start(make_job(tmp_path), asked=Asked("vision"))
+        reconciler = Reconciler(ObserveOnlyDriver(master.worker_registry), master.worker_registry, list, events=events)
+        transport = httpx.ASGITransport(create_app(master, settings, reconciler=reconciler))
+
+        async def told(name: str) -> list[str]:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+                answer = await client.get("/v1/pools/events", headers=bearer(name))
+                return [event["pool"] for event in answer.json()]
+
+        seen = {name: asyncio.run(told(name)) for name in ("theirs", "ours", "root")}
+    assert seen == {"theirs": ["decoder"], "ours": ["decoder", "trainer.small.rgb"], "root": [pool for pool, _ in done]}
 
 
 def test_the_name_of_another_teams_job_is_taken(closed: Place) -> None:

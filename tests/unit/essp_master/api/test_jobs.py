@@ -412,6 +412,12 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= document["components"]["schemas"].keys()
     assert "trainers" in document["components"]["schemas"]["JobSpec"]["properties"]
+    answers = (
+        answer for path in document["paths"].values() for op in path.values() for answer in op["responses"].items()
+    )
+    assert {kind for status, answer in answers if status >= "400" for kind in answer["content"]} == {
+        "application/problem+json"
+    }
 
 
 def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> None:

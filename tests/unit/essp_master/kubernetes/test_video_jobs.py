@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from kubernetes import client
 
-from essp_common.errors import Conflict, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.wiring import Adapters
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.pools.kubernetes import KubernetesDriver
+from essp_master.pools.port import PlatformRefuses
 from essp_master.service import Master
 from essp_master.video_jobs.claims import Claims
 from essp_master.video_jobs.cluster import VideoJobApi
 from essp_master.video_jobs.controller import VideoJobs
+from essp_master.video_jobs.decision import as_started
 from essp_master.video_jobs.resource import API_VERSION, FINALIZER, KIND, VideoJob, mirrored_spec
 from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
 from tests.harness.kubernetes_objects import NAMESPACE, PAUSES_S, job_of
@@ -152,6 +156,57 @@ def test_a_video_job_becomes_a_job_and_says_how_it_is_doing(bench: Bench, adapte
     fleet.close()
 
 
+class Settled(threading.Event):
+    """Records how long it was waited for, and waits not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_what_is_written_about_many_is_not_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    api: Any = SimpleNamespace(list=lambda: None)
+    part, settled, looks = VideoJobs(api, SimpleNamespace(), Claims()), Settled(), list[int]()  # type: ignore[arg-type]
+    monkeypatch.setattr(part, "_draining", settled)
+    monkeypatch.setattr(part._informer, "start", lambda: None)
+
+    def look() -> None:
+        looks.append(len(settled.waits))
+        part._wake()  # by each status that is written
+        if len(looks) == 3:
+            part.drain()
+
+    monkeypatch.setattr(part, "look", look)
+    part.run()
+    assert looks == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "passed_s", "seen"),
+    [(Unavailable("no answer"), 0, False), (Unavailable("no answer"), 60, True), (PlatformRefuses("no CRD"), 0, True)],
+)
+def test_no_trainer_is_without_its_video_job_because_the_api_was_away_for_a_moment(
+    error: EsspError, passed_s: float, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api: Any = SimpleNamespace(list=lambda: None)
+    clock, claims = Clock(), Claims()
+    part = VideoJobs(api, SimpleNamespace(), claims, clock=clock)  # type: ignore[arg-type]
+    monkeypatch.setattr(part._informer, "start", lambda: None)
+
+    def look() -> None:
+        part.drain()
+        clock.now_s += passed_s
+        raise error
+
+    monkeypatch.setattr(part, "look", look)
+    part.run()
+    assert claims.seen.is_set() is seen
+
+
 def test_what_cannot_be_a_job_is_refused_with_the_reason_until_it_is_mended(bench: Bench) -> None:
     with bench.following():
         bench.apply(data={"catalog": f"{bench.job.output}/none.parquet"})
@@ -272,6 +327,22 @@ def test_a_complete_job_takes_no_edit_but_more_epochs(bench: Bench, adapters: Ad
         bench.edit(epochs=3)
         bench.until_phase("Running")
     fleet.close()
+
+
+def test_a_video_job_that_is_applied_again_as_another_job_is_told_the_difference(
+    adapters: Adapters, tmp_path: Path
+) -> None:
+    """Also if what was changed while the former ran, as its rate, is nothing for the new trainer."""
+    master, document = master_named("one", adapters), make_job(tmp_path).model_dump(mode="json")
+    document["trainers"]["rgb"]["optimizer"]["lr"] = 0.5
+    job = JobSpec.model_validate(document)
+    master.start(job)
+    master.stop(job.name)
+    document["streams"]["rgb"], document["clip"]["frames"] = {"feature": "hog"}, 15
+    document["trainers"]["rgb"] = {"stream": "rgb", "model": "fisher_vector", "batch_size": 2}
+    wanted = JobSpec.model_validate(document)
+    with pytest.raises(ConfigError, match=r"holds another job, which differs in .*trainers\.rgb\.model"):
+        master.validate(as_started(wanted, master.spec(job.name)))
 
 
 def test_a_job_that_has_ended_runs_again_when_its_video_job_changes_and_not_before(bench: Bench) -> None:

@@ -26,6 +26,14 @@ def test_a_paused_job_wants_nothing() -> None:
     assert (load.demand_per_s, load.queue, load.wait) == (0.0, 0, 0.0)
 
 
+def test_rates_count_what_a_job_does_that_was_started_again() -> None:
+    rates = PoolRates()
+    rates.note([job(decoded=1000)], 0.0)
+    rates.note([], 5.0)
+    rates.note([job(decoded=40)], 20.0)
+    assert rates.per_s(20.0)["decoder"] == pytest.approx(4)
+
+
 def test_rates_are_of_what_was_added_since() -> None:
     rates = PoolRates()
     rates.note([job(decoded=1000)], 0.0)

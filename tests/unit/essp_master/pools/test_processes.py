@@ -19,7 +19,7 @@ from essp_common.runtime.process import process_name
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import TrainerRow
 from essp_master.config import MasterSettings
-from essp_master.pools.processes import ProcessDriver
+from essp_master.pools.processes import _LEAVE_S, ProcessDriver
 from essp_master.pools.reconciler import PERIOD_S, Reconciler
 from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.fleet import Clock
@@ -154,6 +154,39 @@ def test_the_next_process_of_a_training_waits_until_the_one_before_has_saved(clo
         for worker in [*children(driver), *(worker.pid for _, worker, _ in driver._leaving)]:
             os.kill(worker, signal.SIGKILL)
         driver.close()
+
+
+class Hung:
+    """A worker that does not leave before it is killed."""
+
+    pid, stdin = 1, None
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.killed = clock, False
+
+    def poll(self) -> int | None:
+        return -9 if self.killed else None
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self, timeout: float = 0.0) -> int:
+        if self.killed:
+            return -9
+        self.clock.now_s += timeout
+        raise subprocess.TimeoutExpired("essp", timeout)
+
+
+def test_workers_that_do_not_leave_are_waited_for_together(clock: Clock) -> None:
+    driver = ProcessDriver({}, WAITS, clock)
+    hung: list[Any] = [Hung(clock) for _ in range(5)]
+    driver._leaving = [("decoder", worker, 0.0) for worker in hung]
+    began_s = clock()
+    driver.close()
+    assert clock() - began_s == _LEAVE_S
+    assert all(worker.killed for worker in hung)
 
 
 def test_a_machine_that_can_start_no_process_is_tried_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,14 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError,
 from essp_common.runtime.conditions import Condition
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
+from essp_master.lifecycle.defects import Defects
 from essp_master.pools.port import CannotNow, PoolSize
 from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rules import PoolRule
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.status.pool_demand import PoolDemand
+from tests.harness.fleet import Clock
 from tests.harness.statuses import WHEN
 from tests.harness.waiting import until
 from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench, Recorded, job, training
@@ -99,6 +101,17 @@ def test_sizes_are_seen_without_waiting_for_the_platform() -> None:
     driver.sizes = away  # type: ignore[method-assign]
     assert list(reconciler.last_seen()) == [pool]
     reconciler._try(reconciler.step)
+    assert reconciler.last_seen() == ()
+
+
+def test_an_answer_of_the_platform_that_nobody_expects_ends_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a page of a proxy where a list of pods should be."""
+    bench, defects = ReconcilerBench(decoder=2), Defects(Clock())
+    reconciler = Reconciler(bench.driver, bench.worker_registry, list, attempt=defects.attempt)
+    monkeypatch.setattr(bench.driver, "repair", lambda: "<html>".items)  # type: ignore[attr-defined]
+    monkeypatch.setattr(reconciler, "_is_woken", lambda until_s: reconciler.drain())
+    reconciler.run()
+    assert "pools: AttributeError" in str(defects.troubles())
     assert reconciler.last_seen() == ()
 
 

@@ -24,7 +24,7 @@ EPOCH = 100
 SPEC = JobSpec.model_validate(
     {
         "name": "seven",
-        "output": "file:///out/seven",
+        "output": "file:///out/o'brien/seven",
         "data": {"catalog": "file:///catalog.parquet"},
         "clip": {"frames": 1},
         "streams": {"rgb": {}},
