@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from essp_common.catalog.splits import canonical_split
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
-from essp_common.objects.documents import read_json
+from essp_common.objects.documents import lines_of, read_json
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
@@ -281,7 +281,7 @@ class LeRobotFolder:
 
     def _lines(self, key: str) -> Iterator[dict[str, Any]]:
         """The objects of a file of JSON lines."""
-        for number, line in enumerate(self._text(key).splitlines(), 1):
+        for number, line in enumerate(lines_of(self._text(key)), 1):
             if not line.strip():
                 continue
             try:

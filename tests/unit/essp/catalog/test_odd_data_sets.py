@@ -9,10 +9,22 @@ from typing import Any
 
 import pytest
 
+from essp.catalog.lerobot_folder import LeRobotFolder
 from essp_common.errors import ConfigError
+from essp_common.wiring import open_store
 from tests.harness.listings import csv_of, errors, labelled, listing, make, one_error, problems, shard, write
 
 NO_NAME: list[Any] = [None, True, 0.5, math.nan, [], ["a"], {}, "", " "]
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_only_the_usual_line_ends_separate_the_tasks_of_robots(tmp_path: Path, odd: str) -> None:
+    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": {}}, "data_path": "a"}
+    write(tmp_path / "meta" / "info.json", json.dumps(info))
+    tasks = [{"task_index": number, "task": text} for number, text in enumerate((f"lift{odd}it", "push"))]
+    lines = (json.dumps(task, ensure_ascii=False) for task in tasks)  # as LeRobot writes them
+    write(tmp_path / "meta" / "tasks.jsonl", "\r\n".join(lines))
+    assert LeRobotFolder(open_store(f"file://{tmp_path}")).tasks() == {0: f"lift{odd}it", 1: "push"}
 
 
 @pytest.mark.parametrize("value", NO_NAME)
