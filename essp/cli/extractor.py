@@ -77,6 +77,8 @@ def preview(
 ) -> None:
     """Draw a feature of a video below the frames it was computed from: what the network will see, for choosing
     parameters."""
+    if out.exists() and out.samefile(video):
+        raise ConfigError(f"{out} is the video itself; name another file", field="--out", code="conflict")
     from essp.cli.feature_preview import Preview, write_preview
 
     params = dict(_parameter(text) for text in param or ())
