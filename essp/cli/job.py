@@ -316,7 +316,7 @@ def change(
 @app.command()
 def wait(
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="Maximum time to wait, in seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Maximum time to wait, in seconds.", min=0)] = None,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,

@@ -20,7 +20,7 @@ from typer.testing import Result
 from essp.cli import job as cli
 from essp.cli import rest
 from essp.cli.rest import EXIT_DENIED, connect
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.job.status import JobStatus
 from essp_master.api import events as master_events
 from essp_master.api import idempotency, status_feed
@@ -488,6 +488,15 @@ def test_a_master_that_has_moved_is_not_followed_but_named(other_server: str) ->
     for arguments in (["ls"], ["get", "a"], ["events", "a"]):
         with refused("--server", "refused"):
             essp("job", *arguments, "--server", f"{other_server}/moved")
+
+
+def test_no_message_shows_the_password_of_an_address(other_server: str) -> None:
+    behind_a_login = other_server.replace("http://", "http://ann:s3cret@")
+    for server in (behind_a_login, f"{behind_a_login}/moved", "http://ann:s3cret@127.0.0.1:1"):
+        for arguments in (["ls"], ["get", "a"], ["events", "a"]):
+            with pytest.raises(EsspError) as caught:
+                essp("job", *arguments, "--server", server)
+            assert "s3cret" not in str(caught.value)
 
 
 def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
