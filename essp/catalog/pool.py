@@ -38,8 +38,6 @@ _AGAIN_S = 300.0
 """The least time without any answer after which requests are published again."""
 _OF_TIMEOUT = 2.5
 """The same as a multiple of the processor time that a file may take: decoders may share their cores."""
-_ENDS = 2
-"""The build ends when no decoder has answered for this many times as long."""
 _HINT_S = 30.0
 _log = logging.getLogger(__name__)
 
@@ -69,6 +67,7 @@ class PoolProber:
         self._clock = clock
         self._sleep = sleep
         self._again_s = max(_AGAIN_S, _OF_TIMEOUT * options.timeout_s)
+        self._silent_s = options.hung_s + self._again_s  # a decoder with a file that hangs answers after `hung_s`
         self._job = f"catalog-{uuid.uuid4().hex}"
         self._consumer = f"build-{uuid.uuid4().hex}"
         self._numbers = 0
@@ -108,7 +107,7 @@ class PoolProber:
                 yield from self._take(asked, answer, again)
             if not answers:
                 silent_s = self._clock() - heard_s
-                if silent_s > _ENDS * self._again_s:
+                if silent_s > self._silent_s:
                     raise Unavailable(
                         f"no decoder has answered for {silent_s:.0f} s; check that some run: essp decoder"
                     )
