@@ -148,12 +148,12 @@ class LeRobotFolder:
         except NotFound:
             pass
         except ValueError as error:
-            raise ConfigError(f"{self.uri}/{_STATS} is not JSON: {error}", code="unreadable") from error
+            raise ConfigError(f"{self.uri}/{_STATS} cannot be read: {error}", code="unreadable") from error
         try:
             return _together([_arrays(line["stats"]) for line in self._lines(_OLD_STATS)])
         except NotFound:
             return {}
-        except (KeyError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{self.uri}/{_OLD_STATS} cannot be read ({error!r})", code="unreadable") from error
 
     def splits(self) -> list[tuple[str, range]]:

@@ -27,6 +27,16 @@ def test_only_the_usual_line_ends_separate_the_tasks_of_robots(tmp_path: Path, o
     assert LeRobotFolder(open_store(f"file://{tmp_path}")).tasks() == {0: f"lift{odd}it", 1: "push"}
 
 
+@pytest.mark.parametrize("means", [([1, 2], [1]), ([[1], [2, 3]],)])
+def test_statistics_of_robots_that_do_not_fit_are_named(tmp_path: Path, means: tuple[Any, ...]) -> None:
+    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": {}}, "data_path": "a"}
+    write(tmp_path / "meta" / "info.json", json.dumps(info))
+    lines = ({"stats": {"action": {"min": mean, "mean": mean, "std": mean, "count": [1]}}} for mean in means)
+    write(tmp_path / "meta" / "episodes_stats.jsonl", "\n".join(map(json.dumps, lines)))
+    with pytest.raises(ConfigError, match=r"episodes_stats\.jsonl cannot be read"):
+        LeRobotFolder(open_store(f"file://{tmp_path}")).stats()
+
+
 @pytest.mark.parametrize("value", NO_NAME)
 def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> None:
     make(tmp_path, "7.webm", "v_abc.mp4")
