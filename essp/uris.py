@@ -36,7 +36,7 @@ def listed_uri(path: str, folder: str) -> str:
     if path.startswith("/"):
         return f"file:///{posixpath.normpath(path).lstrip('/')}"
     scheme, _, place = folder.partition("://")
-    return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
+    return f"{scheme}://{posixpath.normpath(posixpath.join(place or '/', path))}"  # or a file at the top of the disk
 
 
 def beside(uri: str, folder: Path) -> str:

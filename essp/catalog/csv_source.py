@@ -267,12 +267,12 @@ def _notes(columns: _Columns, entries: Iterable[Entry]) -> Iterator[str]:
 
 def _of_splits(entries: Iterable[Entry]) -> Set[str]:
     """The columns kept unchanged that contain only names of splits."""
-    found: Set[str] = next((entry.meta.keys() for entry in entries), frozenset())
-    for entry in entries:
-        found = {name for name in found if str(entry.meta[name]).lower() in SPLIT_NAMES}
+    found: Set[str] | None = None
+    for meta in (entry.meta for entry in entries if entry.meta):  # a row without a path has none
+        found = {name for name in (meta if found is None else found) if str(meta[name]).lower() in SPLIT_NAMES}
         if not found:
             break
-    return found
+    return found or frozenset()
 
 
 def _entries(row: CsvRow, columns: _Columns, folder: str) -> Iterator[Entry]:

@@ -261,9 +261,8 @@ def _notes(found: Found, entries: Iterable[Entry], empty: Sequence[str]) -> list
             splits.add(entry.split)
             below.add(split_below(entry))
     notes = without_labels(classes)
-    folders = with_video | {key.rpartition("/")[0] for key in found.others} | set(empty)
-    bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
-    if bare:
+    folders = {key.rpartition("/")[0] for key in found.others} | set(empty)
+    if bare := sorted(folders - _with_those_above(with_video)):
         first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
         hold = "folder holds" if len(bare) == 1 else "folders hold"
         notes.append(f"{len(bare):,} {hold} no video, so they are not classes: {first}")
@@ -303,6 +302,16 @@ def _notes(found: Found, entries: Iterable[Entry], empty: Sequence[str]) -> list
             " path and label"
         )
     return notes
+
+
+def _with_those_above(folders: Iterable[str]) -> set[str]:
+    """These folders and all that contain one of them, up to the source itself."""
+    found = {""}
+    for folder in folders:
+        while folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def _looks_two_level(videos: Collection[ObjectInfo]) -> bool:

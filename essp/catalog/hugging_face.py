@@ -30,6 +30,7 @@ from essp.catalog.parquet_pages import Place, UnreadPages, places
 from essp.catalog.shards import LABELS, names_in, split_of_file
 from essp.catalog.spool import Spool
 from essp.uris import listed_uri
+from essp_common.catalog.schema import VERSION_KEY
 from essp_common.errors import ConfigError
 from essp_common.objects import tables
 from essp_common.objects.archive import member_etag, member_key
@@ -54,11 +55,15 @@ def is_tables(found: Found) -> str:
     if not keys or (found.videos if not found.given else False):
         return ""
     try:
-        with closing(found.store.open(keys[0])) as file:
-            column = _column(_schema(keys[0], file))
+        for number, key in enumerate(keys):
+            with closing(found.store.open(key)) as file:
+                schema = _schema(key, file)
+            if not _is_catalog(schema):
+                column = _column(schema)
+                return f"{few(keys[number:])}: the videos are in the column {column!r}" if column else ""
     except tables.UNREADABLE:
         return ""
-    return f"{few(keys)}: the videos are in the column {column!r}" if column else ""
+    return ""
 
 
 def _tables(found: Found) -> list[str]:
@@ -79,6 +84,8 @@ def read_tables(found: Found) -> Iterator[Entry]:
         try:
             with closing(found.store.open(key)) as file:
                 schema = _schema(key, file)
+                if _is_catalog(schema) and not found.given:
+                    continue
                 column, names = _column(schema), class_names(schema)
                 if not column:
                     raise ConfigError(f"{uri} has no column of videos; its columns: {few(schema.names)}")
@@ -104,6 +111,11 @@ def read_tables(found: Found) -> Iterator[Entry]:
         except tables.UNREADABLE as error:
             raise ConfigError(f"{uri} cannot be read: {tables.reason(error)}", code="unreadable") from error
     yield from looked_up(elsewhere, found.stores)
+
+
+def _is_catalog(schema: Any) -> bool:
+    """Whether it is a catalog, which is often in the folder of its videos."""
+    return VERSION_KEY in (schema.metadata or {})
 
 
 def _is_arrow(key: str) -> bool:

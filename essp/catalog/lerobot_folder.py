@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from essp_common.catalog.split_names import canonical_split
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
-from essp_common.objects.documents import read_json
+from essp_common.objects.documents import lines_of, read_json
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
@@ -148,12 +148,12 @@ class LeRobotFolder:
         except NotFound:
             pass
         except ValueError as error:
-            raise ConfigError(f"{self.uri}/{_STATS} is not JSON: {error}", code="unreadable") from error
+            raise ConfigError(f"{self.uri}/{_STATS} cannot be read: {error}", code="unreadable") from error
         try:
             return _together([_arrays(line["stats"]) for line in self._lines(_OLD_STATS)])
         except NotFound:
             return {}
-        except (KeyError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{self.uri}/{_OLD_STATS} cannot be read ({error!r})", code="unreadable") from error
 
     def splits(self) -> list[tuple[str, range]]:
@@ -281,7 +281,7 @@ class LeRobotFolder:
 
     def _lines(self, key: str) -> Iterator[dict[str, Any]]:
         """The objects of a file of JSON lines."""
-        for number, line in enumerate(self._text(key).splitlines(), 1):
+        for number, line in enumerate(lines_of(self._text(key)), 1):
             if not line.strip():
                 continue
             try:

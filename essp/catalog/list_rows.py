@@ -88,6 +88,7 @@ class _ParquetRows:
 
     def __init__(self, uri: str, file: BinaryIO) -> None:
         """Raises `ConfigError` if it is not Parquet."""
+        self._uri = uri
         try:
             with tables.opened(file, ()) as opened:
                 schema = opened.schema_arrow
@@ -103,7 +104,19 @@ class _ParquetRows:
         batches = self._rows.to_batches(_AT_ONCE)
         for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
             given = {name.lower(): plain_value(named(value, self._names.get(name))) for name, value in row.items()}
-            yield CsvRow(number, {name: _text(value) for name, value in given.items()}, "", given)
+            yield CsvRow(number, _Texts(self._uri, {name: _text(value) for name, value in given.items()}), "", given)
+
+
+class _Texts(dict[str, str]):
+    """The values of a row of a table as texts, by column. Columns of bytes are not read; asking for one raises
+    `ConfigError`."""
+
+    def __init__(self, uri: str, texts: Mapping[str, str]) -> None:
+        super().__init__(texts)
+        self._uri = uri
+
+    def __missing__(self, column: str) -> str:
+        raise ConfigError(f"{self._uri}: column {column!r} has bytes; write it as text (UTF-8)", code="type")
 
 
 def _check_distinct(uri: str, columns: Sequence[str]) -> None:

@@ -4,8 +4,10 @@
 topic and takes their answers from the frame cache (`essp_engine/decoding/probe_answers.py`). Decoders run the same code
 on each file, so the catalog is the same, byte for byte, for any number of decoders, and in any order of answers.
 
-A decoder that dies loses nothing: the bus delivers its message to another one. A request without an answer is published
-again, because the cache may have lost the answer. A build that dies continues from its journal, like any other.
+A decoder that dies loses nothing: the bus delivers its message to another one. If no answer comes for a while, requests
+are published again, because the cache may have lost the answers. While some come, the others wait for their turn, which
+can take hours; published again, they would only keep decoders from new ones. A build that dies continues from its
+journal, like any other.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ _FILES, _QUICK_FILES = 1, 16
 _LOOK_S = 0.05
 """How often to look for answers while there are none."""
 _AGAIN_S = 300.0
-"""After this time without an answer, a request is published again."""
-_SILENT_S = 600.0
-"""How long no decoder may answer at all."""
+"""The least time without any answer after which requests are published again."""
+_OF_TIMEOUT = 2.5
+"""The same as a multiple of the processor time that a file may take: decoders may share their cores."""
 _HINT_S = 30.0
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class PoolProber:
         self._options = options
         self._clock = clock
         self._sleep = sleep
+        self._again_s = max(_AGAIN_S, _OF_TIMEOUT * options.timeout_s)
+        self._silent_s = options.hung_s + self._again_s  # a decoder with a file that hangs answers after `hung_s`
         self._job = f"catalog-{uuid.uuid4().hex}"
         self._consumer = f"build-{uuid.uuid4().hex}"
         self._numbers = 0
@@ -103,13 +107,15 @@ class PoolProber:
                 yield from self._take(asked, answer, again)
             if not answers:
                 silent_s = self._clock() - heard_s
-                if silent_s > _SILENT_S:
-                    raise Unavailable(f"no decoder has answered for {_SILENT_S:g} s; check that some run: essp decoder")
+                if silent_s > self._silent_s:
+                    raise Unavailable(
+                        f"no decoder has answered for {silent_s:.0f} s; check that some run: essp decoder"
+                    )
                 if silent_s > _HINT_S and not hinted:
                     hinted = True
                     backlog = self._adapters.bus.backlog(topics.SEEDS, DECODER)
                     _log.warning("no decoder has answered for %g s; %d messages wait for them", _HINT_S, backlog)
-                self._repeat()
+                self._repeat(heard_s)
                 self._sleep(_LOOK_S)
 
     def _ask(self, uris: tuple[str, ...]) -> None:
@@ -122,11 +128,11 @@ class PoolProber:
         message = request(self._job, asked.key, self._consumer, asked.uris, self._options).SerializeToString()
         self._adapters.bus.publish(topics.SEEDS, asked.key.encode(), message)
 
-    def _repeat(self) -> None:
-        """Publish requests again whose answers may be lost."""
+    def _repeat(self, heard_s: float) -> None:
+        """Publish requests again whose answers may be lost. `heard_s`: the time of the last answer."""
         now_s = self._clock()
         for asked in self._asked.values():
-            if now_s - asked.asked_s > _AGAIN_S:
+            if now_s - max(heard_s, asked.asked_s) > self._again_s:
                 asked.asked_s = now_s
                 self._publish(asked)
         self._adapters.bus.flush()

@@ -15,10 +15,11 @@ from functools import partial
 
 from essp.catalog.found import few
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import is_relative, read_catalog, write_catalog
+from essp_common.catalog.file import NotACatalog, is_relative, read_catalog, write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.block_sums import BlockSums
+from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
@@ -55,12 +56,16 @@ def relocate(
     catalog, out: URIs of the catalog and of the new one; by default it is replaced. relative: whether the new one has
     relative URIs; None: as the old one has, or if all videos are in its folder or below it.
 
-    Raises `ConfigError` if a file is missing or another one, or no video is below `old`; `NotFound` for no catalog.
+    Raises `ConfigError` if a file is missing or another one, no video is below `old`, or anything but a catalog is at
+    `out`; `NotFound` for no catalog.
     """
     store, key = stores.resolve(catalog)
     found = read_catalog(store, key)
+    target, name = stores.resolve(out or catalog)
+    if out:
+        _check_replaceable(target, name)
     rows = list(found.rows)
-    old, new = old.rstrip("/"), new.rstrip("/")
+    old, new = old.removesuffix("/"), new.removesuffix("/")  # of `file:///`, too
     places = {row.uri: _moved(row.uri, old, new) for row in rows if row.uri}
     if old and all(uri == place for uri, place in places.items()):
         raise ConfigError(
@@ -82,7 +87,6 @@ def relocate(
             field="NEW" if new else "",
             code="not_found",
         )
-    target, name = stores.resolve(out or catalog)
     keep = True if relative is None and is_relative(store, key) else relative
     moved = Catalog([_relocated(row, places, looked) for row in rows], _moved(found.source, old, new))
     write_catalog(target, name, moved, relative=keep)
@@ -93,6 +97,20 @@ def relocate(
         len(taken),
         sum(not file.checked for file in taken),
     )
+
+
+def _check_replaceable(target: ObjectStore, name: str) -> None:
+    """Raises `ConfigError` if anything but a catalog would be replaced."""
+    try:
+        read_catalog(target, name, ())
+    except NotACatalog as error:
+        raise ConfigError(
+            f"{target.uri(name)} exists and is not a catalog, so it is not overwritten; name another output",
+            field="--out",
+            code="exists",
+        ) from error
+    except (NotFound, ConfigError):  # none, or one of another version
+        return
 
 
 def _moved(uri: str, old: str, new: str) -> str:

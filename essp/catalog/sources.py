@@ -90,6 +90,7 @@ def read_source(
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, own)):
         if not found.given:
             raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
+        _refuse_of_episodes(uri, camera, tolerance_s)
         listed = read_list(uri, stores, group_column, view_columns, rate=rate)
         _refuse_views(listed.entries, "--whole" if whole else "")
         why = "a list with a column for the path"
@@ -104,14 +105,8 @@ def read_source(
         )
     kind, why = _kind_of(found, kind)
     layout = LAYOUTS[kind]
-    if camera is not None and not layout.episodes:
-        raise ConfigError(f"{uri} is not a LeRobot folder", field="--camera", code="unsupported")
-    if tolerance_s is not None and not layout.episodes:
-        raise ConfigError(
-            f"applies only to a LeRobot folder; {uri} is not a LeRobot folder",
-            field="--tolerance-s",
-            code="unsupported",
-        )
+    if not layout.episodes:
+        _refuse_of_episodes(uri, camera, tolerance_s)
     if whole and layout.episodes:
         raise ConfigError(
             "LeRobot stores several episodes in a file, and each is a row; leave this option out",
@@ -133,6 +128,15 @@ def read_source(
     named = {} if found.given else missed.problems
     entries.extend(Entry(name, "", "", "", error=error) for name, error in named.items())
     return _complete(kind, entries, ignored, uri, why, notes, whole)
+
+
+def _refuse_of_episodes(uri: str, camera: str | None, tolerance_s: float | None) -> None:
+    """Raises `ConfigError` for options that only LeRobot folders have."""
+    for option, given in (("--camera", camera), ("--tolerance-s", tolerance_s)):
+        if given is not None:
+            raise ConfigError(
+                f"applies only to a LeRobot folder; {uri} is not a LeRobot folder", field=option, code="unsupported"
+            )
 
 
 def _refuse_views(entries: Iterable[Entry], option: str) -> None:

@@ -10,7 +10,7 @@ the like are splits, wherever the metadata is. Without a column for the label, c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -65,13 +65,13 @@ def video_folder(found: Found) -> Iterator[Entry]:
     if not keys:
         raise ConfigError(f"{found.uri}: there is no metadata.jsonl, .csv or .parquet with a column `file_name`")
     splits = _split_folders(info.key for info in found.videos)
-    described = tuple(key.rpartition(PurePosixPath(key).name)[0] for key in keys)
+    described = [key.rpartition(PurePosixPath(key).name)[0] for key in keys]
+    below = _below(described, found)
     entries = Spool(Entry)
     notes: list[str] = []
     lacks_labels = False
-    videos = Spool(ObjectInfo, in_order(ObjectInfo, found.videos, found.uri_of))
     for key, folder in zip(keys, described, strict=True):
-        known = (File(found.uri_of(info), info.size_bytes, info.etag) for info in videos)
+        known = (File(found.uri_of(info), info.size_bytes, info.etag) for info in below[folder])
         listed = read_list(found.store.uri(key), found.stores, known=known)
         lacks_labels = lacks_labels or not listed.labels
         notes += listed.notes
@@ -85,7 +85,7 @@ def video_folder(found: Found) -> Iterator[Entry]:
                 entry = replace(entry, unlabelled=entry.unlabelled or f"{key} has no label for it")
             entries.add(entry)
     for info in found.videos:
-        if not info.key.startswith(described):
+        if below.keys().isdisjoint(_folders_of(info.key)):
             split, class_name = _of_folders(info.key, splits)
             lacks = "" if class_name else "no metadata file names it, and it is not in a class folder"
             entries.add(grouped(found.entry(info, class_name, split or "train", unlabelled=lacks)))
@@ -94,6 +94,20 @@ def video_folder(found: Found) -> Iterator[Entry]:
     if named:
         found.notes.append("the metadata has no column `label`, so class folders are the classes")
     yield from entries
+
+
+def _below(folders: Iterable[str], found: Found) -> Mapping[str, Collection[ObjectInfo]]:
+    """The videos below each of these folders, in order of their URIs."""
+    below = {folder: Spool(ObjectInfo) for folder in folders}
+    for info in in_order(ObjectInfo, found.videos, found.uri_of):
+        for folder in below.keys() & _folders_of(info.key):
+            below[folder].add(info)
+    return below
+
+
+def _folders_of(key: str) -> set[str]:
+    """The folders that contain a file, each with a `/` at its end, except the source itself, whose name is empty."""
+    return {key[: place + 1] for place, char in enumerate(key) if char == "/"} | {""}
 
 
 def _split_folders(keys: Iterable[str]) -> frozenset[str]:

@@ -22,7 +22,7 @@ from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console, say
-from essp.cli.reading_progress import reading_progress
+from essp.cli.reading_progress import LONGEST_S, reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
@@ -120,7 +120,7 @@ def build_command(
         int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
     ] = 0,
     timeout_s: Annotated[
-        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1)
+        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1, max=LONGEST_S)
     ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

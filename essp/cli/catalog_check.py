@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import PurePosixPath
 from typing import Annotated
 
 import typer
@@ -15,8 +16,9 @@ from essp.catalog.check.findings import KINDS, LONG_GOP, Wanted
 from essp.catalog.check.page import render
 from essp.catalog.check.run import TIMEOUT_S, Check, CheckOptions, Report
 from essp.cli.console import open_console, say
-from essp.cli.reading_progress import reading_progress
+from essp.cli.reading_progress import LONGEST_S, reading_progress
 from essp.uris import as_uri
+from essp_common.errors import ConfigError
 from essp_common.quantities import duration
 from essp_common.runtime.config import Settings
 from essp_common.runtime.cores import cpu_count
@@ -52,7 +54,7 @@ def check_command(
         int, typer.Option(help="Number of files to read at the same time (0: one for each core).", min=0)
     ] = 0,
     timeout_s: Annotated[
-        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1)
+        float, typer.Option(help="Processor time that one file may take, in seconds.", min=0.1, max=LONGEST_S)
     ] = TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print every finding as JSON.")] = False,
 ) -> None:
@@ -71,6 +73,8 @@ def check_command(
     options = CheckOptions(Wanted(frames, stride, long_gop), fast, limit, sample, probe)
     console = open_console(stderr=True)
     check = Check(uri, out, Settings().stores, options)
+    if PurePosixPath(out).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{page}: the page is HTML; name it for example check.html", field="--page", code="invalid")
     interrupted = False
     try:
         with reading_progress(console, "checking videos") as tell:

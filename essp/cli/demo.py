@@ -26,6 +26,7 @@ from essp.cli.run import run_watched, settings_of
 from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
 from essp.demo.job import job_text
+from essp.demo.taken import check_catalog, check_job
 from essp.embedded.composition import EmbeddedOptions
 from essp.folders import written
 from essp.uris import as_uri, shown
@@ -35,6 +36,7 @@ from essp_common.quantities import percent, size
 from essp_common.runtime import metrics
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.wiring import Stores
 
 _SHOWN = 4
 
@@ -57,11 +59,12 @@ def main(
     text = job_text(as_uri(str(directory)), epochs, clips_per_epoch)
     spec = parse_spec(text, str(path))  # report errors before spending minutes on videos
     console = open_console(stderr=True)
-    videos = directory / "videos"
+    videos, catalog, stores = directory / "videos", as_uri(str(directory / "catalog.parquet")), Settings().stores
+    check_job(path, "--dir")
+    check_catalog(catalog, as_uri(str(videos)), Stores(stores), "--dir")
     try:
         _make_videos(videos, videos_per_class, seed, console)
-        catalog = as_uri(str(directory / "catalog.parquet"))
-        build(as_uri(str(videos)), catalog, Settings().stores, BuildOptions("folders"))
+        build(as_uri(str(videos)), catalog, stores, BuildOptions("folders"))
     except KeyboardInterrupt:
         console.print("interrupted; what was made is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -19,11 +19,10 @@ import typer
 
 from essp.catalog.build import BuildOptions, build
 from essp.demo.dataset import make_dataset
-from essp.demo.job import MARKS, job_text, prediction_text
+from essp.demo.job import job_text, prediction_text
+from essp.demo.taken import check_catalog, check_job
 from essp.folders import folder_for, store_for, written
 from essp.uris import as_uri, shown
-from essp_common.catalog.file import read_catalog
-from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
 from essp_common.runtime.temporary import TemporaryFolder
@@ -47,9 +46,9 @@ def main(
     stores = Settings().stores
     store = store_for("URI", f"{root}/videos", Stores(stores))
     for name in texts:
-        _check_job(jobs / f"{name}.yaml")
-    _check_catalog(f"{root}/catalog.parquet", f"{root}/videos", Stores(stores))
-    _check_catalog(f"{root}/unseen.parquet", f"{root}/videos/test", Stores(stores))
+        check_job(jobs / f"{name}.yaml", "--out")
+    check_catalog(f"{root}/catalog.parquet", f"{root}/videos", Stores(stores), "URI")
+    check_catalog(f"{root}/unseen.parquet", f"{root}/videos/test", Stores(stores), "URI")
     with TemporaryFolder("demo") as folder:
         made = make_dataset(f"{folder}/videos", videos_per_class)  # built elsewhere: make_dataset locks its folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
@@ -66,30 +65,3 @@ def main(
             typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")
     if as_json:
         typer.echo(json.dumps({"videos": f"{root}/videos", "jobs": [str(jobs / f"{name}.yaml") for name in texts]}))
-
-
-def _check_job(path: Path) -> None:
-    """Raises `ConfigError` if the file was written by another program or by hand."""
-    try:
-        text = path.read_text("utf-8", "replace") if path.exists() else MARKS[0]
-    except OSError:  # reported when it is written
-        return
-    if not text.startswith(MARKS):
-        raise ConfigError(
-            f"{path} is there already, and not from this command; name another folder with --out",
-            field="--out",
-            code="exists",
-        )
-
-
-def _check_catalog(uri: str, source: str, stores: Stores) -> None:
-    """Raises `ConfigError` if something other than a catalog of the demonstration's videos is at `uri`."""
-    store, key = stores.resolve(uri)
-    try:
-        found = read_catalog(store, key, ()).source
-    except NotFound:
-        return
-    except ConfigError:
-        found = ""
-    if found != source:
-        raise ConfigError(f"{uri} is there already, and not from this command; name another URI", code="exists")

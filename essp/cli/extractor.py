@@ -22,6 +22,8 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List, describe, preview and run feature extractors."
 )
 app.command("run")(run_worker)
+_MOST_FRAMES = 2000
+"""Of a preview, which has all of them in memory."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ParamOption = Annotated[list[str] | None, typer.Option(help="Parameter as name=value; may be repeated.")]
@@ -71,12 +73,14 @@ def preview(
         "preview.png"
     ),
     start: Annotated[int, typer.Option(help="Index of the first frame.", min=0)] = 0,
-    frames: Annotated[int, typer.Option(help="Number of frames, if a video is written.", min=1)] = 60,
+    frames: Annotated[int, typer.Option(help="Number of frames, if a video is written.", min=1, max=_MOST_FRAMES)] = 60,
     short_side: Annotated[int, typer.Option(help="Short side to which frames are scaled, in pixels.", min=8)] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw a feature of a video below the frames it was computed from: what the network will see, for choosing
     parameters."""
+    if out.exists() and out.samefile(video):
+        raise ConfigError(f"{out} is the video itself; name another file", field="--out", code="conflict")
     from essp.cli.feature_preview import Preview, write_preview
 
     params = dict(_parameter(text) for text in param or ())

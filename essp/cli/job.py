@@ -316,7 +316,7 @@ def change(
 @app.command()
 def wait(
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="Maximum time to wait, in seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Maximum time to wait, in seconds.", min=0)] = None,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
@@ -474,29 +474,40 @@ def _print(status: JobStatus, as_json: bool) -> None:
 
 
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
-    """The events of a job from its server-sent event stream; a broken stream is resumed."""
-    ended = False
-    while not ended:
+    """The events of a job until it has ended.
+
+    A master that does not answer any more may be restarting, and is asked for the rest. Raises `Unavailable` if it
+    stays away.
+    """
+    heard_s: float | None = None
+    while True:
         try:
-            timeout = httpx.Timeout(TIMEOUT_S)
-            with client.stream(
-                "GET", path_of("jobs", name, "/events"), params={"after": after}, timeout=timeout
-            ) as response:
-                if response.is_error:
-                    response.read()
-                check(response)
-                if not response.headers.get("content-type", "").startswith(_STREAM):
-                    raise not_a_master(response, "no events")
-                for kind, data in _server_sent(response.iter_lines()):
-                    if kind == "status":
-                        ended = JobState(data["state"]).ended and after >= data["last_event"]
-                    else:
-                        after = data["id"]
-                        yield data
-        except httpx.RemoteProtocolError:
-            continue
-        except httpx.TransportError as error:
-            raise unreachable(client, error) from error
+            for kind, data in _stream(client, name, after):
+                heard_s = time.monotonic()
+                if kind != "status":
+                    after = data["id"]
+                    yield data
+                elif JobState(data["state"]).ended and after >= data["last_event"]:
+                    return
+        except Unavailable:
+            if heard_s is None or time.monotonic() - heard_s >= _PATIENCE_S:
+                raise
+        time.sleep(_LOOK_S)
+
+
+def _stream(client: httpx.Client, name: str, after: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a job's stream of server-sent events has until it ends or breaks, which raises `Unavailable`."""
+    path, timeout = path_of("jobs", name, "/events"), httpx.Timeout(TIMEOUT_S)
+    try:
+        with client.stream("GET", path, params={"after": after}, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+            check(response)
+            if not response.headers.get("content-type", "").startswith(_STREAM):
+                raise not_a_master(response, "no events")
+            yield from _server_sent(response.iter_lines())
+    except httpx.TransportError as error:
+        raise unreachable(client, error) from error
 
 
 def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -161,6 +161,11 @@ def main() -> None:
             raise
         _say(f"{error.filename or 'the output'}: {error.strerror or error}")
         sys.exit(1)
+    except MemoryError as error:
+        _say(
+            f"there is not enough memory{f' ({error})' if str(error) else ''}; give smaller numbers, or less at a time"
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -16,6 +16,7 @@ from essp_common.errors import NotFound
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Stores
 
 LOCALHOST = "127.0.0.1"
@@ -52,6 +53,8 @@ def main(
 
 
 def keep_up(interrupted: threading.Event, read_again: Callable[[], None]) -> None:
-    """Read again from time to time, until the event."""
+    """Read again from time to time, until the event. What was read stays on the page while a store does not answer."""
+    outage = Outage("the jobs are not read again", interrupted.wait)
     while not interrupted.wait(_AGAIN_S):
-        read_again()
+        with outage:
+            read_again()

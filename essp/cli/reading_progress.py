@@ -14,6 +14,8 @@ from essp.catalog.progress import Progress, Tell
 from essp.cli.console import say
 from essp_common.quantities import duration, size
 
+LONGEST_S = 100_000.0
+"""The largest processor time for one file that an option accepts; timers refuse numbers that are much larger."""
 _LINE_EVERY_S = 5.0
 
 

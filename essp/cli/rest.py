@@ -126,9 +126,9 @@ def check(response: httpx.Response) -> None:
     """Raise the error of a problem document, or an error if this is not a master or the master has moved. Redirects are
     not followed, so that the token is not sent elsewhere."""
     if response.has_redirect_location:
-        where = response.headers["location"]
+        where = shown_address(response.headers["location"])
         raise ConfigError(
-            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is",
+            f"{_shown(response.request.url)} sends on to {where}; set --server or ESSP_SERVER to where the master is",
             field="--server",
             code="refused",
         )
@@ -151,16 +151,21 @@ def check(response: httpx.Response) -> None:
 
 def not_a_master(response: httpx.Response, answered: str) -> PermanentError:
     """The error for a server that does not answer like a master."""
-    return PermanentError(f"{response.request.url} answered {answered}; is that a master of ESSP?")
+    return PermanentError(f"{_shown(response.request.url)} answered {answered}; is that a master of ESSP?")
 
 
 def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
     """The error for a master that does not answer or whose certificate is not trusted."""
-    said = str(error)
+    said, place = str(error), _shown(client.base_url)
     if advised(said) != said:
-        return Unavailable(f"{client.base_url}: {advised(said)}")
+        return Unavailable(f"{place}: {advised(said)}")
     kind = Unavailable if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else AnswerLost
-    return kind(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")
+    return kind(f"no master answers at {place} ({error}); start one, or set --server or ESSP_SERVER")
+
+
+def _shown(url: httpx.URL) -> str:
+    """The URL for messages, without user and password."""
+    return str(url.copy_with(userinfo=b""))
 
 
 def _content(response: httpx.Response) -> Any:

@@ -8,7 +8,6 @@ likely is such a division by chance?
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -238,8 +237,10 @@ def _pair(first: Compared, other: Compared, split: str) -> Pair | None:
 
 def by_chance(one: int, other: int) -> float:
     """The exact two-sided probability of such a division of `one + other` videos, if both were equally likely."""
-    count = one + other
-    tail = sum(math.comb(count, k) for k in range(min(one, other) + 1))
+    count, ways, tail = one + other, 1, 0
+    for k in range(min(one, other) + 1):
+        tail += ways
+        ways = ways * (count - k) // (k + 1)  # `math.comb` would begin again each time
     return min(1.0, float(2 * tail / 2**count))
 
 

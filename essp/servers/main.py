@@ -20,7 +20,7 @@ import typer
 from essp.folders import folder_for
 from essp.servers.servers import Address, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.quantities import parse_bytes
+from essp_common.quantities import parse_bytes, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.login import password_in
 from essp_common.runtime.metrics import MetricsServer
@@ -30,6 +30,8 @@ from essp_common.runtime.temporary import TemporaryFolder
 BUCKET = "essp"
 _HERE = "127.0.0.1"
 _LOOPBACK = (_HERE, "localhost", "::1")
+_LEAST_MEMORY_BYTES = 4 * 2**20
+"""Redis itself takes about one of them."""
 _CHECK_S = 1.0
 _STOP_S = 30.0
 
@@ -113,7 +115,7 @@ def _group() -> None:
 
 @app.command()
 def up(
-    redis_memory: Annotated[str, typer.Option(help="Memory limit of Redis.")] = "1GiB",
+    redis_memory: Annotated[str, typer.Option(help="Memory limit of Redis, 4MiB or more.")] = "1GiB",
     directory: Annotated[Path | None, typer.Option("--dir", help="Folder for logs (default: a temporary one).")] = None,
     keep: Annotated[
         Path | None,
@@ -140,6 +142,10 @@ def up(
         raise ConfigError(
             f"{redis_memory!r} is not a size; write for example 1GiB", field="--redis-memory", code="type"
         ) from error
+    if not isinstance(memory, int) or memory < _LEAST_MEMORY_BYTES:  # 0 would mean that Redis has no limit
+        raise ConfigError(
+            f"must be {size(_LEAST_MEMORY_BYTES)} or more, got {redis_memory}", field="--redis-memory", code="range"
+        )
     if host not in _LOOPBACK and login is None:
         raise ConfigError(
             "others in the network could read and change everything; add --login", field="--host", code="conflict"
@@ -152,7 +158,7 @@ def up(
             folder = folder_for("--dir", directory)
         objects = cleanup.enter_context(TemporaryFolder("objects")) if keep is None else folder_for("--keep", keep)
         ports = redis_port, kafka_port, s3_port
-        where = folder.resolve(), int(str(memory)), Address(host, name), ports
+        where = folder.resolve(), memory, Address(host, name), ports
         plan = Plan(*where, Path(objects).resolve(), keep is not None, login)
         servers = LocalServers(plan, as_json)
         if metrics_port:
@@ -182,4 +188,4 @@ def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server, open_to_a
 def _check(servers: tuple[Server, ...]) -> None:
     for server in servers:
         if not server.alive():
-            raise Unavailable(f"{server.name} has ended; see {server.log_path}")
+            raise Unavailable(f"{server.name} has ended: {server.log_end()}")

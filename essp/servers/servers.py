@@ -39,6 +39,7 @@ port of a Redis Cluster node, which is 10000 above the first."""
 _system = random.SystemRandom()
 _ANSWER_S = 30.0
 """Timeout of an answer. On a busy machine, an answer takes seconds."""
+_LOG_END_BYTES = 4096
 _GUARD = Path(__file__).with_name("guard.py")
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """The smallest request that every Kafka broker answers: ApiVersions v0 without a client id."""
@@ -111,6 +112,13 @@ class Server(ABC):
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
+    def log_end(self) -> str:
+        """The last lines of its log, whose folder may be a temporary one."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return " / ".join(lines[-3:]) or "no output"
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -126,6 +134,8 @@ class Server(ABC):
         """Whether the server is ready. May raise `OSError` or `HTTPException`."""
 
     def _launch(self, deadline: float) -> None:
+        if self._wanted_port:
+            self._check_free()
         command = [sys.executable, "-I", "-S", str(_GUARD), *self._command()]
         with self.log_path.open("ab") as log:
             # In a new session, so that Ctrl-C in a terminal reaches only this process, which then stops its servers.
@@ -139,9 +149,9 @@ class Server(ABC):
             )
         while not self._try_answer():
             if self._process.poll() is not None:
-                raise Unavailable(f"{self.name} ended at start-up: {self._log_end()}")
+                raise Unavailable(f"{self.name} ended at start-up: {self.log_end()}")
             if time.monotonic() > deadline:
-                raise Unavailable(f"{self.name} does not answer on port {self.port}; see {self.log_path}")
+                raise Unavailable(f"{self.name} does not answer on port {self.port}: {self.log_end()}")
             time.sleep(0.02)
 
     def _try_answer(self) -> bool:
@@ -150,9 +160,12 @@ class Server(ABC):
         except (OSError, http.client.HTTPException):
             return False
 
-    def _log_end(self) -> str:
-        lines = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or "no output"
+    def _check_free(self) -> None:
+        """Raises `Unavailable` if another server listens on the port: its answers would be taken for those of this
+        one."""
+        with suppress(OSError):
+            socket.create_connection((self.address.local, self.port), timeout=_ANSWER_S).close()
+            raise Unavailable(f"{self.name}: another server listens on port {self.port}; stop it, or name another port")
 
 
 class RedisServer(Server):

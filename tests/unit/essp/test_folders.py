@@ -52,6 +52,7 @@ def test_what_is_no_file_is_left_alone() -> None:
             "catalog check {0}/c.parquet --page {0}/images",
             "--page: file://{0}/images is a folder; name a file in it, such as file://{0}/images/check.html",
         ),
+        ("catalog check {0}/c.parquet --page {0}/c.parquet", "--page: {0}/c.parquet: the page is HTML; name it"),
     ],
 )
 def test_a_place_that_cannot_be_written_to_is_found_before_the_work(

@@ -13,10 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import essp
+from essp.catalog import video_folder
 from essp.catalog.build import BuildOptions, build
+from essp.catalog.csv_source import File
 from essp.catalog.found import Found
 from essp.catalog.hugging_face import read_tables
 from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 from essp_engine.decoding.probing import ProbeOptions
@@ -189,6 +192,15 @@ def test_a_damaged_table_is_refused(tmp_path: Path, videos: list[bytes]) -> None
         listing(tmp_path)
 
 
+def test_a_catalog_beside_its_tables_is_not_one_of_them(tmp_path: Path) -> None:
+    pq.write_table(_table([b"1", b"2"]), tmp_path / "train.parquet")
+    before = labelled(listing(tmp_path))
+    for name in ("first.parquet", "z.parquet"):
+        write_catalog(DirectoryStore(str(tmp_path)), name, Catalog(()))
+    assert labelled(listing(tmp_path)) == before
+    assert len(before) == 2
+
+
 # --- VideoFolder ---
 
 
@@ -208,6 +220,29 @@ def test_metadata_in_each_split_folder_has_labels_and_captions(tmp_path: Path) -
         "test/c.mp4": ("kick", "test"),
     }
     assert {entry.id: entry.meta for entry in found.entries}["train/a.mp4"] == {"caption": "one", "box": [1, 2]}
+
+
+def test_each_metadata_file_is_compared_with_the_videos_of_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a file for each of very many folders."""
+    compared = 0
+
+    def counted(*given: Any) -> File:
+        nonlocal compared
+        compared += 1
+        return File(*given)
+
+    monkeypatch.setattr(video_folder, "File", counted)
+    for number in range(9):
+        make(tmp_path, f"{number}/a.mp4", f"{number}/deep/b.mp4")
+        write(tmp_path / str(number) / "metadata.csv", "file_name,label\na.mp4,kick\ndeep/b.mp4,punch\n")
+    assert labelled(listing(tmp_path)) == {
+        f"{number}/{name}": (label, "train")
+        for number in range(9)
+        for name, label in (("a.mp4", "kick"), ("deep/b.mp4", "punch"))
+    }
+    assert compared == 18
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from essp_common.errors import ConfigError, PermanentError
@@ -260,3 +262,21 @@ def test_a_segment_that_is_mostly_behind_its_file_is_a_problem(
         assert (row.first_frame, row.last_frame) == kept
     frames = csv_of(tmp_path, "path,label,start_frame,end_frame\n1.mp4,a,290,310\n1.mp4,b,290,309\n")
     assert [row.error is None for row in rows(frames).values()] == [True, False]
+
+
+def test_a_row_without_a_path_does_not_hide_a_column_of_splits(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    found = csv_of(tmp_path, "path,label,part\n1.mp4,a,train\n,b,test\n")
+    assert errors(found) == {"line 3": "unnamed: line 3 does not name a file"}
+    assert any("part has names of splits" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("column", ["path", "label", "split", "start_s", "group"])
+def test_a_column_of_bytes_is_named_with_the_remedy(tmp_path: Path, column: str) -> None:
+    """Some programs store texts in Parquet without saying that they are texts."""
+    make(tmp_path, "1.mp4")
+    row = {"path": "1.mp4", "label": "a", "split": "train", "start_s": "0", "group": "g"}
+    table = {name: [text.encode() if name == column else text] for name, text in row.items()}
+    pq.write_table(pa.table(table), tmp_path / "list.parquet")
+    with pytest.raises(ConfigError, match=f"column '{column}' has bytes; write it as text"):
+        listing(tmp_path, "list.parquet")

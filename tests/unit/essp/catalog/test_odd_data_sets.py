@@ -9,10 +9,32 @@ from typing import Any
 
 import pytest
 
+from essp.catalog.lerobot_folder import LeRobotFolder
 from essp_common.errors import ConfigError
+from essp_common.wiring import open_store
 from tests.harness.listings import csv_of, errors, labelled, listing, make, one_error, problems, shard, write
 
 NO_NAME: list[Any] = [None, True, 0.5, math.nan, [], ["a"], {}, "", " "]
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_only_the_usual_line_ends_separate_the_tasks_of_robots(tmp_path: Path, odd: str) -> None:
+    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": {}}, "data_path": "a"}
+    write(tmp_path / "meta" / "info.json", json.dumps(info))
+    tasks = [{"task_index": number, "task": text} for number, text in enumerate((f"lift{odd}it", "push"))]
+    lines = (json.dumps(task, ensure_ascii=False) for task in tasks)  # as LeRobot writes them
+    write(tmp_path / "meta" / "tasks.jsonl", "\r\n".join(lines))
+    assert LeRobotFolder(open_store(f"file://{tmp_path}")).tasks() == {0: f"lift{odd}it", 1: "push"}
+
+
+@pytest.mark.parametrize("means", [([1, 2], [1]), ([[1], [2, 3]],)])
+def test_statistics_of_robots_that_do_not_fit_are_named(tmp_path: Path, means: tuple[Any, ...]) -> None:
+    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": {}}, "data_path": "a"}
+    write(tmp_path / "meta" / "info.json", json.dumps(info))
+    lines = ({"stats": {"action": {"min": mean, "mean": mean, "std": mean, "count": [1]}}} for mean in means)
+    write(tmp_path / "meta" / "episodes_stats.jsonl", "\n".join(map(json.dumps, lines)))
+    with pytest.raises(ConfigError, match=r"episodes_stats\.jsonl cannot be read"):
+        LeRobotFolder(open_store(f"file://{tmp_path}")).stats()
 
 
 @pytest.mark.parametrize("value", NO_NAME)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,14 +117,34 @@ def test_a_lost_answer_is_asked_for_again(decoders: Make) -> None:
     assert pool_of.now_s >= pool._AGAIN_S
 
 
+def test_what_waits_for_its_turn_is_not_asked_for_again(decoders: Make) -> None:
+    """Decoders would read each file several times, and the build would take them for silent while they do."""
+    waiting: deque[Probe] = deque()
+    pool_of = decoders(waiting.append)
+
+    def a_minute_a_file(_: float) -> None:
+        pool_of.work(60)
+        if waiting:
+            probe = waiting.popleft()
+            pool_of.adapters.cache.put(probe.key, facts(probe).packed(), [probe.consumer], 60)
+
+    files = [f"file:///videos/{number}.mp4" for number in range(200)]
+    with PoolProber(pool_of.adapters, ProbeOptions(), clock=lambda: pool_of.now_s, sleep=a_minute_a_file) as prober:
+        assert outcomes(list(prober.read(files))) == dict.fromkeys(files)
+    assert len(pool_of.asked) == len(files)
+
+
 def test_a_store_that_no_decoder_can_read_ends_the_build(decoders: Make) -> None:
     with pytest.raises(Unavailable, match="no configured store"):
         decoders(lambda _: Answer(unavailable="it is in no configured store")).read(FILES)
 
 
-def test_silence_ends_the_build(decoders: Make) -> None:
+@pytest.mark.parametrize("timeout_s", [120.0, 240.0])
+def test_silence_ends_the_build_but_no_file_that_may_take_long(decoders: Make, timeout_s: float) -> None:
+    pool_of = decoders(lambda _: None)
     with pytest.raises(Unavailable, match="essp decoder"):
-        decoders(lambda _: None).read(FILES)
+        pool_of.read(FILES, replace(OPTIONS, timeout_s=timeout_s))
+    assert pool_of.now_s > 12.5 * timeout_s
 
 
 def test_a_file_that_only_decoders_miss_is_not_taken_for_missing(decoders: Make, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from essp.catalog.relocation import Relocated, relocate
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import is_relative, read_catalog, write_catalog
 from essp_common.catalog.rows import VideoRow
+from essp_common.errors import ConfigError
 from essp_common.objects.block_sums import head_sums
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores, open_store
@@ -115,6 +116,27 @@ def test_videos_that_moved_are_found_in_their_new_place(tmp_path: Path) -> None:
     assert _uris(path) == [f"file://{tmp_path}/new/videos/{name}" for name in ("a/1.mp4", "b/2.mp4")]
     with refused("OLD", "unknown"):
         relocate(f"file://{path}", _STORES, f"file://{tmp_path}/old", f"file://{tmp_path}/new")
+
+
+def test_videos_may_come_from_and_go_to_the_top_of_a_disk(tmp_path: Path) -> None:
+    """As in a container in which the folder of the videos is mounted."""
+    catalog, disk = tmp_path / "c.parquet", f"file://{tmp_path}/disk"
+    (found,) = _rows(tmp_path / "disk", "a.mp4")
+    _written(catalog, [replace(found, uri="file:///a.mp4")], relative=False)
+    relocate(f"file://{catalog}", _STORES, "file:///", disk)
+    assert _uris(catalog) == [f"{disk}/a.mp4"]
+    with pytest.raises(ConfigError, match=r"file:///a\.mp4 does not exist"):
+        relocate(f"file://{catalog}", _STORES, disk, "file:///")
+
+
+def test_only_a_catalog_is_replaced(tmp_path: Path) -> None:
+    _written(tmp_path / "c.parquet", _rows(tmp_path, "1.mp4"))
+    with refused("--out", "exists"):
+        relocate(f"file://{tmp_path}/c.parquet", _STORES, out=f"file://{tmp_path}/1.mp4")
+    assert (tmp_path / "1.mp4").read_bytes() == b"1.mp4"
+    for _ in range(2):
+        relocate(f"file://{tmp_path}/c.parquet", _STORES, out=f"file://{tmp_path}/new.parquet")
+    assert _uris(tmp_path / "new.parquet") == [f"file://{tmp_path}/1.mp4"]
 
 
 def test_copied_files_are_taken_over_if_their_content_fits(tmp_path: Path) -> None:

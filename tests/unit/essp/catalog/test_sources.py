@@ -10,11 +10,13 @@ import pytest
 
 from essp.catalog.entry import Segment
 from essp.catalog.sources import read_source
+from essp.uris import listed_uri
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
 from tests.harness.listings import csv_of, labelled, listing, make, problems, write
+from tests.harness.refused import refused
 
 
 def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> None:
@@ -258,6 +260,17 @@ def test_a_csv_column_names_the_groups(tmp_path: Path) -> None:
         read_source(f"file://{tmp_path}", stores, group_column="person")
 
 
+@pytest.mark.parametrize(("camera", "tolerance_s", "option"), [("top", None, "--camera"), (None, 0.1, "--tolerance-s")])
+@pytest.mark.parametrize("name", ["", "index.csv"])
+def test_options_of_robots_are_refused_for_other_sources(
+    tmp_path: Path, name: str, camera: str | None, tolerance_s: float | None, option: str
+) -> None:
+    make(tmp_path, "run/1.mp4")
+    write(tmp_path / "index.csv", "path,label\nrun/1.mp4,run\n")
+    with refused(option, "unsupported"):
+        read_source(f"file://{tmp_path}/{name}", Stores(["file:///"]), camera=camera, tolerance_s=tolerance_s)
+
+
 def test_names_that_no_message_can_carry_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "run/1.mp4", "run/bad\nname.mp4")
     (tmp_path / "run" / os.fsdecode(b"latin\xe4.mp4")).write_bytes(b"x")
@@ -409,6 +422,10 @@ def test_what_lies_around_a_csv_file_is_not_listed(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(DirectoryStore, "list", refuse)
     assert labelled(csv_of(tmp_path, "path,label\n1.mp4,run\n")) == {"1.mp4": ("run", "train")}
+
+
+def test_a_list_at_the_top_of_a_disk_names_files_beside_it() -> None:
+    assert [listed_uri(name, "file://") for name in ("a/1.mp4", "../a/1.mp4")] == ["file:///a/1.mp4"] * 2
 
 
 def test_csv_rows_name_file_label_and_split(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from essp_common.errors import BadVideo, ConfigError
 from essp_engine.features import registry
 from essp_engine.video.probe import probe
 from essp_engine.video.synthetic import write_video
-from tests.harness.command_line import essp
+from tests.harness.command_line import essp, main_of
+from tests.harness.refused import refused
 from tests.harness.scenes import STILL, moving, with_object
 
 HEIGHT, WIDTH = 64, 96
@@ -50,6 +51,19 @@ def test_video_shows_as_many_frames_as_were_asked_for(feature: str, video: Path,
 def test_other_kinds_of_file_are_refused(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a preview is a"):
         write_preview(video, tmp_path / "out.gif", preview("flow"))
+
+
+def test_a_preview_does_not_replace_its_video(video: Path) -> None:
+    before = video.read_bytes()
+    with refused("--out", "conflict"):
+        essp("extractor", "preview", str(video), "--out", str(video.parent / "." / video.name))
+    assert video.read_bytes() == before
+
+
+def test_frames_that_have_no_room_in_memory_are_a_message(video: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(video.parent / "large.png")
+    assert main_of("extractor", "preview", str(video), "--out", out, "--short-side", "99999999") == 1
+    assert "there is not enough memory" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_video_is_named(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from typer.testing import Result
 from essp.cli import job as cli
 from essp.cli import rest
 from essp.cli.rest import EXIT_DENIED, connect
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.job.status import JobStatus
-from essp_master.api import idempotency
+from essp_master.api import events as master_events
+from essp_master.api import idempotency, status_feed
 from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
 from tests.harness.model_manifest import manifest_at
@@ -330,6 +331,46 @@ def test_a_job_is_followed_through_an_outage_until_it_has_ended(live: Live, monk
     assert shown[-1]["result"]["state"] == "completed"
 
 
+def test_events_are_followed_through_an_outage_and_none_comes_twice(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.essp("start", str(live.file))
+    stream, asked = cli._stream, 0
+
+    def breaking(client: httpx.Client, name: str, after: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Unavailable("the master does not answer")
+        if asked == 3:
+            live.complete()
+        for number, found in enumerate(stream(client, name, after)):
+            if asked == 1 and number:
+                return  # the master ends its streams when it hands over
+            yield found
+
+    for module in (master_events, status_feed):
+        monkeypatch.setattr(module, "STATUS_S", 0.0)
+    monkeypatch.setattr(cli, "_stream", breaking)
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    events = [json.loads(line) for line in live.essp("events", "small", "--json").stdout.splitlines()]
+    assert [event["id"] for event in events] == sorted({event["id"] for event in events})
+    assert events[-1]["data"]["state"] == "completed"
+
+
+def test_a_server_that_breaks_every_answer_off_is_not_asked_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            listening.accept()[0].close()
+
+        answering = threading.Thread(target=hang_up, name="hang-up")
+        answering.start()
+        with pytest.raises(Unavailable, match="no master answers"):
+            essp("job", "events", "a", "--server", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        answering.join()
+
+
 def test_who_started_a_job_and_waited_sees_how_it_ended(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     get = cli._get
 
@@ -447,6 +488,15 @@ def test_a_master_that_has_moved_is_not_followed_but_named(other_server: str) ->
     for arguments in (["ls"], ["get", "a"], ["events", "a"]):
         with refused("--server", "refused"):
             essp("job", *arguments, "--server", f"{other_server}/moved")
+
+
+def test_no_message_shows_the_password_of_an_address(other_server: str) -> None:
+    behind_a_login = other_server.replace("http://", "http://ann:s3cret@")
+    for server in (behind_a_login, f"{behind_a_login}/moved", "http://ann:s3cret@127.0.0.1:1"):
+        for arguments in (["ls"], ["get", "a"], ["events", "a"]):
+            with pytest.raises(EsspError) as caught:
+                essp("job", *arguments, "--server", server)
+            assert "s3cret" not in str(caught.value)
 
 
 def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

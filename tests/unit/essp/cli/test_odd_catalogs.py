@@ -42,3 +42,10 @@ def test_a_file_that_is_no_catalog_is_named_in_plain_words(
     assert f"{tmp_path}/odd.parquet cannot be read as a catalog: its end is missing; name another one" in shown.err
     assert "Parquet magic" not in shown.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "odd.parquet"]
+
+
+@pytest.mark.parametrize("command", ["catalog build videos --out c.parquet", "catalog check c.parquet"])
+def test_a_time_that_no_timer_takes_is_refused(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """Otherwise each file would be reported as unusable."""
+    assert main_of(*command.split(), "--timeout-s", "inf") == 2
+    assert "--timeout-s" in capsys.readouterr().err

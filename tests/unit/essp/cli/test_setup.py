@@ -164,6 +164,17 @@ def nothing_made(*_: object) -> Path:
     raise AssertionError("what cannot work is refused before videos are made")
 
 
+@pytest.mark.parametrize("name", ["job.yaml", "catalog.parquet"])
+def test_the_demonstration_replaces_no_file_of_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(demo, "_make_videos", nothing_made)
+    (tmp_path / name).write_text("mine")
+    with refused("--dir", "exists"):
+        essp_command("demo", "--dir", str(tmp_path))
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_the_demonstration_goes_where_a_path_with_dots_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job files refuse `..`; the command means the folder that the path leads to."""
 

@@ -395,6 +395,13 @@ MASTER_ANSWERS = {
 }
 
 
+def test_no_finding_shows_the_password_of_a_master() -> None:
+    with http_server({"/readyz": (503, b"not ready"), "/openapi.json": (200, b"")}) as server:
+        found = list(master.examine(server.replace("http://", "http://ann:s3cret@"), ""))
+    assert [each.level for each in found] == [Level.WARN, Level.FAIL]
+    assert not any("s3cret" in each.what + each.remedy for each in found)
+
+
 def test_what_the_master_knows_to_be_wrong_is_a_finding() -> None:
     condition = {
         "kind": "bus-silent",

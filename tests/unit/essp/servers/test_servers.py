@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from essp.servers import servers
+from essp.servers import main, servers
 from essp.servers.servers import Address, KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Conflict, Unavailable
 from essp_common.objects.s3 import S3Store
@@ -148,6 +148,27 @@ def test_taken_port_is_an_error_with_the_log(tmp_path: Path) -> None:
         port = int(taken.getsockname()[1])
         with pytest.raises(Unavailable, match="redis ended at start-up"):
             RedisServer(tmp_path, port).start()
+
+
+def test_a_port_of_another_server_is_not_taken_for_the_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = int(other.getsockname()[1])
+        with pytest.raises(Unavailable, match=f"another server listens on port {port}"):
+            RedisServer(tmp_path, port).start()
+
+
+def test_a_server_that_has_ended_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    """The log itself may be gone with its temporary folder when a user reads of it."""
+    server = RedisServer(tmp_path)
+    server.log_path.write_text("begun\n" * 9999 + "out of memory\n")
+    with pytest.raises(Unavailable, match="redis has ended: begun / begun / out of memory"):
+        main._check((server,))
+
+
+def test_redis_has_a_limit_from_the_command() -> None:
+    for few in ("0", "1MiB"):
+        with refused("--redis-memory", "range"):
+            essp("servers", "up", "--redis-memory", few)
 
 
 def test_missing_wheel_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
