@@ -168,7 +168,7 @@ def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize,
         _refuse_colours(row, resize)
         frames = _zeros((len(numbers), *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, number - row.first_frame, 1, 1) for number in numbers]
-        with Reader(file, lookahead=row.lookahead) as reader:
+        with Reader(file, lookahead=row.lookahead, declared=row.declared) as reader:
             for error in reader.read(seeds, resize, [frame[None] for frame in frames], strict=strict):
                 if error is not None:
                     raise error

@@ -116,6 +116,14 @@ def test_one_moment_gives_one_frame(video: Path, row: VideoRow, frames: NDArray[
     assert essp.decode(row, at_s=[]).shape == (0, 48, 64, 3)
 
 
+def test_what_a_quick_build_has_not_verified_is_verified_at_moments_too(row: VideoRow) -> None:
+    """Frames of another size came scaled to the size that the file's index declares."""
+    narrow = replace(row, width=row.width // 2, unproven="pixels")
+    for options in ({"start": 12}, {"at_s": 0.5}):
+        with pytest.raises(BadVideo, match="build the catalog again, without --quick"):
+            essp.decode(narrow, **options)  # type: ignore[arg-type]
+
+
 def test_a_video_shows_nothing_before_its_first_frame_and_after_its_end(
     tmp_path: Path, video: Path, row: VideoRow, frames: NDArray[np.uint8]
 ) -> None:
