@@ -8,7 +8,6 @@ likely is such a division by chance?
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -239,8 +238,11 @@ def _pair(first: Compared, other: Compared, split: str) -> Pair | None:
 def by_chance(one: int, other: int) -> float:
     """The exact two-sided probability of such a division of `one + other` videos, if both were equally likely."""
     count = one + other
-    tail = sum(math.comb(count, k) for k in range(min(one, other) + 1))
-    return min(1.0, float(2 * tail / 2**count))
+    tail, ways = 0, 1
+    for k in range(min(one, other) + 1):
+        tail += ways
+        ways = ways * (count - k) // (k + 1)  # count over k + 1
+    return min(1.0, 2 * tail / 2**count)
 
 
 def _unfinished(jobs: Sequence[Compared]) -> list[str]:
