@@ -101,7 +101,7 @@ def decode(
     clip: frames, stride or times of frames, size and pixel format in one: an `essp.Clip`, or as a model was trained,
         `clip=model.clip`. `gray` clips are `(T, H, W, 1)`, and `gray16` clips, too, as uint16. The first of its
         `snippets` begins at `start`, and each other one at the same offset into its part of the video. It excludes
-        `frames`, `stride`, `short_side` and `size`.
+        `frames`, `stride`, `short_side`, `size` and `interpolation`.
     strict: raise for a damaged frame, and for a moment at which the video shows nothing; otherwise the last good frame
         replaces it.
 
@@ -127,9 +127,8 @@ def decode(
             raise ConfigError(
                 f"must be essp.Clip(...), model.clip or loader.clip, got {shown(clip)}", field="clip", code="type"
             )
-        _refuse_beside(
-            "clip", frames=(frames, 16), stride=(stride, 1), short_side=(short_side, None), size=(size, None)
-        )
+        sizes = {"short_side": (short_side, None), "size": (size, None), "interpolation": (interpolation, "area")}
+        _refuse_beside("clip", frames=(frames, 16), stride=(stride, 1), **sizes)
         frames, resize = clip.frames, resize_of(clip)
     else:
         frames = whole_number("frames", frames, 1, MOST_FRAMES)

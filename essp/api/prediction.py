@@ -289,6 +289,8 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
 
     `records`: the data set to read; empty: the catalog in its output. Raises `ConfigError` for an invalid look.
     """
+    if look.highlight is None and look.floor != AS_IN_TRAINING.floor:
+        raise ConfigError("only with a highlight", field="predictor.highlight.floor", code="conflict")
     sampling = look.sampling or {"clips_per_video": model.clips_per_video}
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
     highlight = None if look.highlight is None else {"weight": look.highlight, "floor": look.floor}

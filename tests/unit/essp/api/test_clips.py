@@ -234,6 +234,7 @@ def test_pictures_are_scaled(video: Path) -> None:
         ({"stride": 0}, "stride", "range"),
         ({"short_side": 0}, "short_side", "range"),
         ({"short_side": 8, "size": (8, 8)}, "size", "conflict"),
+        ({"clip": essp.Clip(size=32), "interpolation": "bicubic"}, "interpolation", "conflict"),
     ],
 )
 def test_what_makes_no_sense_is_refused(video: Path, options: dict[str, object], field: str, code: ConfigCode) -> None:
