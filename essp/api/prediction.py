@@ -326,8 +326,10 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         folder = stores.under(uri, videos=True)
         shown = [info for info in folder.list() if not is_hidden(info.key)]
         files = [info for info in shown if PurePosixPath(info.key).suffix.lower() in suffixes]
-    except (NotFound, ConfigError):
+    except NotFound:
         return [missing]
+    except ConfigError as error:  # also of a store that cannot be listed
+        return [replace(missing, error=f"{error.kind}: {error}") if error.code == "refused" else missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
     rows = rows or ([] if suffixes - VIDEO_SUFFIXES else _of_frames(name, folder, shown))
