@@ -238,7 +238,7 @@ class Mix(IterableDataset[Batch]):
         try:
             epoch, batch, plan = (operator.index(state[name]) for name in ("epoch", "batch", "plan"))
             states = list(state["loaders"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{shown(state)} is not the state of a mix", field="state", code="type") from error
         if plan != self._plan or len(states) != len(self._loaders):
             raise ConfigError(
