@@ -242,7 +242,7 @@ def by_chance(one: int, other: int) -> float:
     for k in range(min(one, other) + 1):
         tail += ways
         ways = ways * (count - k) // (k + 1)  # count over k + 1
-    return min(1.0, 2 * tail / 2**count)
+    return min(1.0, 2 * tail / (1 << count))
 
 
 def _unfinished(jobs: Sequence[Compared]) -> list[str]:

@@ -121,7 +121,7 @@ def test_what_a_quick_build_has_not_verified_is_verified_at_moments_too(row: Vid
     narrow = replace(row, width=row.width // 2, unproven="pixels")
     for options in ({"start": 12}, {"at_s": 0.5}):
         with pytest.raises(BadVideo, match="build the catalog again, without --quick"):
-            essp.decode(narrow, **options)  # type: ignore[arg-type]
+            essp.decode(narrow, **options)
 
 
 def test_a_video_shows_nothing_before_its_first_frame_and_after_its_end(
