@@ -37,7 +37,7 @@ from essp_common.wiring import Stores
 from essp_engine.planning.plan import seek_to
 from essp_engine.planning.planned_clip import even_snippets, places_in
 from essp_engine.seeding.seeds import clip_seed
-from essp_engine.video.colour import pictures
+from essp_engine.video.colour import Colour, pictures
 from essp_engine.video.container import VideoFile
 from essp_engine.video.geometry import GRAY, GRAY16, YUV420, frame_dtype, frame_shape
 from essp_engine.video.probe import probe, tolerant
@@ -149,7 +149,7 @@ def decode(
                     raise error
             made = [pictures(each, colour) for each, colour in zip(clips, reader.colours, strict=True)]
     if resize.pixels in _KEPT:
-        clips = np.stack(made)
+        clips = np.stack(made) if made else pictures(_zeros(clips.shape[1:]), Colour())[np.newaxis][:0]
     return clips[0] if isinstance(start, int) else clips
 
 
