@@ -37,7 +37,7 @@ from essp_common.wiring import Stores
 from essp_engine.planning.plan import seek_to
 from essp_engine.planning.planned_clip import even_snippets, places_in
 from essp_engine.seeding.seeds import clip_seed
-from essp_engine.video.colour import pictures
+from essp_engine.video.colour import Colour, pictures
 from essp_engine.video.container import VideoFile
 from essp_engine.video.geometry import GRAY, GRAY16, YUV420, frame_dtype, frame_shape
 from essp_engine.video.probe import probe, tolerant
@@ -101,7 +101,7 @@ def decode(
     clip: frames, stride or times of frames, size and pixel format in one: an `essp.Clip`, or as a model was trained,
         `clip=model.clip`. `gray` clips are `(T, H, W, 1)`, and `gray16` clips, too, as uint16. The first of its
         `snippets` begins at `start`, and each other one at the same offset into its part of the video. It excludes
-        `frames`, `stride`, `short_side` and `size`.
+        `frames`, `stride`, `short_side`, `size` and `interpolation`.
     strict: raise for a damaged frame, and for a moment at which the video shows nothing; otherwise the last good frame
         replaces it.
 
@@ -127,9 +127,8 @@ def decode(
             raise ConfigError(
                 f"must be essp.Clip(...), model.clip or loader.clip, got {shown(clip)}", field="clip", code="type"
             )
-        _refuse_beside(
-            "clip", frames=(frames, 16), stride=(stride, 1), short_side=(short_side, None), size=(size, None)
-        )
+        sizes = {"short_side": (short_side, None), "size": (size, None), "interpolation": (interpolation, "area")}
+        _refuse_beside("clip", frames=(frames, 16), stride=(stride, 1), **sizes)
         frames, resize = clip.frames, resize_of(clip)
     else:
         frames = whole_number("frames", frames, 1, MOST_FRAMES)
@@ -150,7 +149,7 @@ def decode(
                     raise error
             made = [pictures(each, colour) for each, colour in zip(clips, reader.colours, strict=True)]
     if resize.pixels in _KEPT:
-        clips = np.stack(made)
+        clips = np.stack(made) if made else pictures(_zeros(clips.shape[1:]), Colour())[np.newaxis][:0]
     return clips[0] if isinstance(start, int) else clips
 
 
@@ -168,7 +167,7 @@ def _moments(video: str | Path | VideoRow | Contents, at_s: Any, resize: Resize,
         _refuse_colours(row, resize)
         frames = _zeros((len(numbers), *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, number - row.first_frame, 1, 1) for number in numbers]
-        with Reader(file, lookahead=row.lookahead) as reader:
+        with Reader(file, lookahead=row.lookahead, declared=row.declared) as reader:
             for error in reader.read(seeds, resize, [frame[None] for frame in frames], strict=strict):
                 if error is not None:
                     raise error

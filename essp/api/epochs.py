@@ -422,7 +422,7 @@ class Epochs(IterableDataset[Batch]):
         """
         try:
             epoch, clip, plan = (operator.index(state[name]) for name in ("epoch", "clip", "plan"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{shown(state)} is not the state of a loader", field="state", code="type") from error
         if plan != self._plan:
             raise ConfigError(

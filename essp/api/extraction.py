@@ -27,7 +27,8 @@ class Features:
 
     video_id: (N,) the id of the video in the catalog.
     clip: (N,) number of the clip in its video, from 0. All 0 if the job pools by video.
-    first_frame, last_frame: (N,) the frames of the video that the vector is of, both inclusive.
+    first_frame, last_frame: (N,) the frames of the video that the vector is of, both inclusive; -1: unknown, as from
+        `--format npy`.
     start_s, end_s: (N,) the same in seconds; NaN: unknown.
     vectors: (N, D) float32 or float16.
     failed: video -> why it has no vector, or why some are missing.

@@ -20,8 +20,9 @@ def to_hf_iterable(loader: Epochs | Mix) -> IterableDataset:
     """The clips of a loader, records or mix as a `datasets.IterableDataset`, an example each.
 
     An example has `frames`, a NumPy array `(T, H, W, C)`, `label`, a class id, and the values of `Batch.meta`; with
-    several views, an array under the name of each; with texts, `text`, by column. Each iteration is the next epoch. The
-    loader has shuffled the clips, so there is nothing to shuffle.
+    several views, an array under the name of each; with texts, `text`, by column. `source_` is added to a name in
+    `Batch.meta` that is one of those. Each iteration is the next epoch. The loader has shuffled the clips, so there is
+    nothing to shuffle.
 
         data = essp.to_hf_iterable(loader)
         data = data.map(lambda example: {"pixels": example["frames"] / 255})
@@ -97,6 +98,7 @@ def _examples(batch: Any) -> Iterator[dict[str, Any]]:
         for name, frames in by_view.items()
     }
     for number, label in enumerate(batch.labels.tolist()):
-        meta = {name: values[number] for name, values in batch.meta.items()}
         texts = {"text": {name: values[number] for name, values in batch.text.items()}} if batch.text else {}
-        yield {**{name: frames[number] for name, frames in arrays.items()}, "label": label, **texts, **meta}
+        own = {**{name: frames[number] for name, frames in arrays.items()}, "label": label, **texts}
+        meta = {f"source_{name}" if name in own else name: values[number] for name, values in batch.meta.items()}
+        yield {**own, **meta}

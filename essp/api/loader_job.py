@@ -125,7 +125,7 @@ class _Check:
     names: Names
 
     def __call__(self, spec: JobSpec) -> Preflight:
-        stores = Stores((*self.settings.stores, f"file://{os.path.realpath(gettempdir())}"))
+        stores = Stores((*self.settings.stores, _temporary_files()))
         with fields_named(self.names, JobSpec):
             found = preflight(spec, stores)
         for warning in found.warnings:
@@ -148,7 +148,12 @@ def _consumers(limits: Limits) -> Sequence[str]:
 
 def _unused_output() -> str:
     """The URI of a folder that does not exist. A loader's job is checked with it, and gets a folder when it starts."""
-    return as_uri(os.path.join(gettempdir(), f"essp-loop-{uuid.uuid4().hex}"))
+    return f"{_temporary_files()}/essp-loop-{uuid.uuid4().hex}"
+
+
+def _temporary_files() -> str:
+    """The URI of the folder for temporary files. TMPDIR may be a link, and a store is found by its path."""
+    return as_uri(os.path.realpath(gettempdir()))
 
 
 def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:

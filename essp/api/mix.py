@@ -53,8 +53,9 @@ class Mix(IterableDataset[Batch]):
                 torch.save({"model": model.state_dict(), "mix": mix.state_dict()}, "checkpoint.pt")
 
     Each batch is of one loader, drawn at random: `batch.meta["loader"]` says which, by its place in the mix. Labels are
-    indices into `mix.classes`, the classes of all loaders. Where a loader has shown all of its clips, its next epoch
-    begins, so small sets are repeated more often than large ones if their weights say so.
+    indices into `mix.classes`, the classes of all loaders, or -1 for a record without one. Where a loader has shown
+    all of its clips, its next epoch begins, so small sets are repeated more often than large ones if their weights say
+    so.
 
     `state_dict` is the position of the mix and of all its loaders: call it after the step, and the current batch counts
     as done. After a `break`, the next `for` is the next epoch of the mix, and its loaders continue where they are.
@@ -97,8 +98,8 @@ class Mix(IterableDataset[Batch]):
         self.classes = tuple(sorted({name for loader in self._loaders for name in _classes_of(loader)}))
         """Class names of all loaders; a label is an index into them."""
         number = {name: place for place, name in enumerate(self.classes)}
-        self._numbers = [
-            torch.tensor([number[name] for name in _classes_of(loader)], dtype=torch.int64) for loader in self._loaders
+        self._numbers = [  # label -1, of a record without one, is the last number
+            torch.tensor([*(number[name] for name in _classes_of(loader)), -1]) for loader in self._loaders
         ]
         self._seed = whole_number("seed", seed, 0)
         self._batches = sum(map(len, self._loaders)) if batches is None else whole_number("batches", batches, 1)
@@ -182,7 +183,7 @@ class Mix(IterableDataset[Batch]):
                 field="loaders",
                 code="conflict",
             )
-        labels = self._numbers[place][batch.labels] if len(self._numbers[place]) else batch.labels
+        labels = self._numbers[place][batch.labels]
         return replace(batch, labels=labels, meta={**batch.meta, "loader": [place] * len(batch)})
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
@@ -237,7 +238,7 @@ class Mix(IterableDataset[Batch]):
         try:
             epoch, batch, plan = (operator.index(state[name]) for name in ("epoch", "batch", "plan"))
             states = list(state["loaders"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{shown(state)} is not the state of a mix", field="state", code="type") from error
         if plan != self._plan or len(states) != len(self._loaders):
             raise ConfigError(

@@ -49,8 +49,10 @@ class StreamModel:
 
     For example:
 
-        rgb = essp.load_model("runs/ucf101").streams["rgb"]
-        rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,) float32
+        model = essp.load_model("runs/ucf101")
+        rgb = model.streams["rgb"]
+        seen = essp.compute_feature(clip, rgb.feature, snippets=model.clip.snippets, **rgb.params)
+        rgb.score(seen)  # (K,) float32
     """
 
     trainer: str
@@ -203,7 +205,8 @@ def load_model(uri: str | Path, *, device: str | torch.device = "cpu") -> Model:
         model = essp.load_model("runs/ucf101")
         rgb = model.streams["rgb"]
         clip = essp.decode("a.mp4", clip=model.clip)
-        scores = rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,), in the order of model.classes
+        seen = essp.compute_feature(clip, rgb.feature, snippets=model.clip.snippets, **rgb.params)
+        scores = rgb.score(seen)  # (K,), in the order of model.classes
 
     device: the PyTorch device of the networks.
 

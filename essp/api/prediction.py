@@ -289,6 +289,8 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
 
     `records`: the data set to read; empty: the catalog in its output. Raises `ConfigError` for an invalid look.
     """
+    if look.highlight is None and look.floor != AS_IN_TRAINING.floor:
+        raise ConfigError("only with a highlight", field="predictor.highlight.floor", code="conflict")
     sampling = look.sampling or {"clips_per_video": model.clips_per_video}
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
     highlight = None if look.highlight is None else {"weight": look.highlight, "floor": look.floor}
@@ -324,8 +326,10 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         folder = stores.under(uri, videos=True)
         shown = [info for info in folder.list() if not is_hidden(info.key)]
         files = [info for info in shown if PurePosixPath(info.key).suffix.lower() in suffixes]
-    except (NotFound, ConfigError):
+    except NotFound:
         return [missing]
+    except ConfigError as error:  # also of a store that cannot be listed
+        return [replace(missing, error=f"{error.kind}: {error}") if error.code == "refused" else missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
     rows = rows or ([] if suffixes - VIDEO_SUFFIXES else _of_frames(name, folder, shown))

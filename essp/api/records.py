@@ -184,7 +184,8 @@ class Records(Epochs):
 
         def about(start: Start) -> About:
             device = str(self._device)
-            return About(self.classes, self._clips, len(self), self._ranks.world_size, self._plan, device, start)
+            rank, ranks = self._ranks.rank, self._ranks.world_size
+            return About(self.classes, self._clips, len(self), rank, ranks, self._plan, device, start)
 
         shared = SharedRecords._of(Owner(loader, about, lambda: loader.damaged, processes, memory))
         return shared if self._map is None else shared.map(self._map)

@@ -194,20 +194,23 @@ class SharedRecords(IterableDataset[Batch]):
         """The records of the epoch that are used, including the current batch of this process.
 
         `epoch`, `clip`, `plan`: as for `Records`; all records before `clip` are used. `used`: spans after `clip` that
-        are used, too. A loader that loads the state shows all other records once, also those of the batches that other
-        processes were working on. `Records` can load the state, too, and shows the spans of `used` again.
+        are used, too; they count the records of one rank, which `ranks` names, with the number of ranks. A loader that
+        loads the state shows all other records once, also those of the batches that other processes were working on.
+        `Records` can load the state, too, and shows the spans of `used` again.
         """
         ring, about = self._opened(), self._properties()
         standing = ring.step(Board.standing, ring.member)
         skips = about.start.skips if standing.epoch == about.start.epoch else []
         index, used = _used(standing, about.size, skips)
         clip, clips = index * about.world_size, about.size * about.world_size
-        return {**state_of(standing.epoch, clip, clips, about.plan), "used": used}
+        ranks = [about.rank, about.world_size]
+        return {**state_of(standing.epoch, clip, clips, about.plan), "used": used, "ranks": ranks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`. Call it in the process that shared the loader, before any process takes a batch.
 
-        With several ranks, each has its own state. Raises `ConfigError` for a state of other records.
+        With several ranks, each has its own state; a state without spans in `used` may be loaded with another number of
+        ranks. Raises `ConfigError` for a state of other records.
         """
         owner = self._owned("load_state_dict")
         self._opened()
@@ -316,6 +319,7 @@ class About(NamedTuple):
     size: int
     """Records of an epoch, of this rank."""
     batches: int
+    rank: int
     world_size: int
     plan: int
     device: str
@@ -326,9 +330,9 @@ class About(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> About:
-        classes, size, batches, world_size, plan, device, (epoch, place, skips) = json.loads(text)
+        classes, size, batches, rank, world_size, plan, device, (epoch, place, skips) = json.loads(text)
         start = Start(epoch, place, [(begin, end) for begin, end in skips])
-        return cls(tuple(classes), size, batches, world_size, plan, device, start)
+        return cls(tuple(classes), size, batches, rank, world_size, plan, device, start)
 
 
 class Owner:
@@ -377,6 +381,14 @@ class Owner:
         places = [place for span in skips for place in span]
         if places != sorted(set(places)) or any(not 0 <= place <= self._about_now.size for place in places):
             raise ConfigError(f"`used` must be spans of an epoch, got {shown(state['used'])}", field="state")
+        ranks = [self._about_now.rank, self._about_now.world_size]
+        if skips and state.get("ranks", ranks) != ranks:
+            raise ConfigError(
+                f"`used` counts the records of another rank: `ranks` is {shown(state['ranks'])}, here {ranks}; load it "
+                "there, or load a state from the end of an epoch",
+                field="state",
+                code="conflict",
+            )
         self._begin(skips if self.loader.epoch == state["epoch"] else [])
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
 from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
+from essp_engine.video.codec import raw_bytes
 from essp_engine.video.geometry import frame_shape
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ class Stream:
         self, videos: Sequence[str | VideoRow | Contents], windows: _Windows, resize: Resize, decoders: int, memory: int
     ) -> None:
         self.errors: dict[str, EsspError] = {}
+        self._unreadable: set[int] = set()
+        """Numbers of the videos in `errors`, some of which may have one name."""
         self._videos = videos
         self._windows = windows
         self._resize = resize
@@ -192,7 +195,7 @@ class Stream:
             rows = stack.enter_context(closing(_rows(videos, settings.stores)))
             lanes = stack.enter_context(closing(_Lanes(settings.sandbox(), self._decoders)))
             lanes.start()
-            units = self._units(rows)
+            units = self._units(rows, settings.decoder_clip_bytes)
             waiting: deque[_Unit] = deque()
             cutter: _Cutter | None = None
             while True:
@@ -203,29 +206,30 @@ class Stream:
                     return
                 unit = waiting.popleft()
                 unit.done.wait()
-                if cutter is None or cutter.row is not unit.row:
-                    cutter = _Cutter(unit.row, self._windows)
-                if unit.row.id in self.errors:
+                if cutter is None or cutter.video != unit.video:
+                    cutter = _Cutter(unit.video, unit.row, self._windows)
+                if unit.video in self._unreadable:
                     continue  # an earlier unit of this video could not be read
                 if unit.error is not None:
-                    self._failed(unit.row, unit.error)
+                    self._failed(unit.video, unit.row, unit.error)
                     continue
                 yield from cutter.cut(unit)
 
-    def _units(self, rows: Iterator[VideoRow]) -> Iterator[_Unit]:
-        """The units to decode, in order."""
-        for row in rows:
+    def _units(self, rows: Iterator[VideoRow], most_bytes: int) -> Iterator[_Unit]:
+        """The units to decode, in order, each of at most `most_bytes` if it has several frames."""
+        for video, row in enumerate(rows):
             if row.error is not None:
                 kind, _, reason = row.error.partition(": ")
                 fault = "vanished" if kind == "missing" else kind  # `BadVideo` has one word for both
                 known = fault in get_args(VideoFault)
-                self._failed(row, BadVideo(reason, fault) if known else EsspError(row.error))  # type: ignore[arg-type]
+                error = BadVideo(reason, fault) if known else EsspError(row.error)  # type: ignore[arg-type]
+                self._failed(video, row, error)
                 continue
             if is_depth(row.notes):
                 how = "essp.decode(row, clip=essp.Clip(pixels='gray16')) reads them"
-                self._failed(row, BadVideo(f"a depth camera has distances and no colours; {how}", "format"))
+                self._failed(video, row, BadVideo(f"a depth camera has distances and no colours; {how}", "format"))
                 continue
-            frame_bytes = int(np.prod(frame_shape(self._resize, row.height, row.width)))
+            frame_bytes = raw_bytes((1, *frame_shape(self._resize, row.height, row.width)), np.uint8)
             most = self._unit_bytes // frame_bytes
             if most < 1:
                 raise ConfigError(
@@ -234,12 +238,14 @@ class Stream:
                     field="memory",
                     code="range",
                 )
-            for unit in _units_of(row, self._windows, most, self._resize):
-                if row.id in self.errors:
+            most = max(1, min(most, most_bytes // frame_bytes))
+            for unit in _units_of(video, row, self._windows, most, self._resize):
+                if video in self._unreadable:
                     break
                 yield unit
 
-    def _failed(self, row: VideoRow, error: EsspError) -> None:
+    def _failed(self, video: int, row: VideoRow, error: EsspError) -> None:
+        self._unreadable.add(video)
         self.errors[row.id] = error
         log.warning("%s cannot be read: %s", row.id, error)
 
@@ -270,6 +276,8 @@ class _Windows:
 class _Unit:
     """Frames of a video that a child decodes in one call."""
 
+    video: int
+    """Its number among those of the stream, which may have the same row twice."""
     row: VideoRow
     frames: list[int]
     """Numbers from the start of the video or segment, ascending."""
@@ -290,7 +298,7 @@ class _Chain:
     """The number of the child's thread; None: no child has begun."""
 
 
-def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> Iterator[_Unit]:
+def _units_of(video: int, row: VideoRow, windows: _Windows, most: int, resize: Resize) -> Iterator[_Unit]:
     """All frames that are in windows of a video, in units of at most `most` frames."""
     length = row.last_frame - row.first_frame + 1
     starts = windows.starts(length)
@@ -300,7 +308,7 @@ def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> It
     chain = None if all(len(group) <= most for group in groups) else _Chain()
     pieces = _packed(groups, most) if chain is None else _pieces(wanted, most)
     for frames in pieces:
-        yield _Unit(row, frames, _message(row, frames, resize, from_keyframes=chain is None), chain)
+        yield _Unit(video, row, frames, _message(row, frames, resize, from_keyframes=chain is None), chain)
 
 
 def _wanted(windows: _Windows, starts: range, length: int) -> list[int]:
@@ -336,7 +344,7 @@ def _packed(groups: Sequence[list[int]], most: int) -> Iterator[list[int]]:
         if held and len(held) + len(group) > most:
             yield held
             held = []
-        held = held + group
+        held += group
     if held:
         yield held
 
@@ -382,8 +390,9 @@ def _as_ranges(frames: Sequence[int]) -> list[range]:
 class _Cutter:
     """Makes windows from the frames of a video, which arrive in order; keeps frames that later windows need."""
 
-    def __init__(self, row: VideoRow, windows: _Windows) -> None:
-        self.row = row
+    def __init__(self, video: int, row: VideoRow, windows: _Windows) -> None:
+        self.video = video
+        self._id = row.id
         self._windows = windows
         self._length = row.last_frame - row.first_frame + 1
         self._left = deque(windows.starts(self._length))
@@ -397,9 +406,9 @@ class _Cutter:
         while self._left and (wanted := self._windows.wanted(self._left[0], self._length))[-1] <= reached:
             start = self._left.popleft()
             frames = np.stack([self._held[number] for number in wanted])
-            oldest = self._left[0] if self._left else self._length
-            self._held = {number: frame for number, frame in self._held.items() if number >= oldest}
-            yield Window(self.row.id, start, frames)
+            for number in range(start, self._left[0] if self._left else self._length):
+                self._held.pop(number, None)
+            yield Window(self._id, start, frames)
 
 
 class _Lanes:
@@ -438,9 +447,11 @@ class _Lanes:
             thread.join()
 
     def _work(self, lane: int) -> None:
-        with closing(Sandbox(self._options)) as sandbox:
+        sandbox: Sandbox | None = None
+        with ExitStack() as stack:
             while (unit := self._next(lane)) is not None:
                 try:
+                    sandbox = sandbox or stack.enter_context(closing(Sandbox(self._options)))
                     unit.parts = _decoded(sandbox, unit.message)
                 except EsspError as error:
                     unit.error = error

@@ -27,8 +27,8 @@ from essp_common.errors import ConfigError
 from essp_common.validation import suggested
 
 _TOLERANCE_S = 1e-4
-_KEPT = 64
 _LEAST_FPS = 1e-6
+_KEPT = 64
 """Videos whose unpacked targets are cached: clips of one video often follow each other."""
 
 

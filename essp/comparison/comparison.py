@@ -237,11 +237,12 @@ def _pair(first: Compared, other: Compared, split: str) -> Pair | None:
 
 def by_chance(one: int, other: int) -> float:
     """The exact two-sided probability of such a division of `one + other` videos, if both were equally likely."""
-    count, ways, tail = one + other, 1, 0
+    count = one + other
+    tail, ways = 0, 1
     for k in range(min(one, other) + 1):
         tail += ways
-        ways = ways * (count - k) // (k + 1)  # `math.comb` would begin again each time
-    return min(1.0, float(2 * tail / 2**count))
+        ways = ways * (count - k) // (k + 1)  # count over k + 1
+    return min(1.0, 2 * tail / (1 << count))
 
 
 def _unfinished(jobs: Sequence[Compared]) -> list[str]:

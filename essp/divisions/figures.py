@@ -14,9 +14,10 @@ from typing import Any
 
 from essp.divisions.jobs import Division
 from essp.report.page import PAGE
+from essp.uris import shown
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import Figures, judged_by
-from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
+from essp_common.artifacts.fused_model import FusedModel, read_model
 from essp_common.artifacts.manifest import Manifest
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -132,21 +133,23 @@ def has_ended(division: Division, manifests: Mapping[str, Manifest], stores: Sto
 
 
 def outcomes(job: str, divisions: Sequence[Division], stores: Stores, once: bool) -> Outcomes:
-    """The figures of divisions whose jobs have ended. Raises `NotFound` if a job has no model."""
+    """The figures of divisions whose jobs have ended. Raises `NotFound` if a job has no model, or no figures of the
+    split on which the others are measured."""
     models = [read_model(stores.under(each.spec.output), layout.MODEL_MANIFEST) for each in divisions]
     split = "test" if all(model.test is not None for model in models) else "validation"
-    each = tuple(
-        Outcome(
-            one.name, one.label, one.spec.output, evaluation.videos, {**evaluation.members, FUSED: evaluation.fused}
-        )
-        for one, model in zip(divisions, models, strict=True)
-        if (evaluation := _evaluation(model, split)) is not None
-    )
+    each = tuple(_outcome(one, model, split) for one, model in zip(divisions, models, strict=True))
     return Outcomes(job, split, each, once and split == "test")
 
 
-def _evaluation(model: FusedModel, split: str) -> Evaluation | None:
-    return model.test if split == "test" else model.validation
+def _outcome(division: Division, model: FusedModel, split: str) -> Outcome:
+    found = model.test if split == "test" else model.validation
+    output = division.spec.output
+    if found is None:
+        raise NotFound(
+            f"{shown(output)} has no figures of the {split} split, so there is no mean over all divisions; its report "
+            "says which videos could not be read"
+        )
+    return Outcome(division.name, division.label, output, found.videos, {**found.members, FUSED: found.fused})
 
 
 def _model(output: ObjectStore) -> FusedModel | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from essp.api.records import Records
 from essp.records.build import BuildOptions, build
 from essp.records.sources import SourceOptions, open_source
 from essp.uris import as_uri
-from essp_common.errors import Conflict, NotFound
+from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
@@ -84,8 +83,12 @@ class Store(ABC):
         if data_set.versions():
             return
         uri, options, size = self._source()
-        with open_source(uri, self._stores, options) as source, suppress(Conflict):
-            build(source, data_set, BuildOptions("raw", size))  # Conflict: another process has just written it
+        with open_source(uri, self._stores, options) as source:
+            try:
+                build(source, data_set, BuildOptions("raw", size))
+            except (Conflict, ConfigError):
+                if not data_set.versions():  # otherwise another process has just written it
+                    raise
 
     def records(self) -> Records:
         """The loader from which `load.DataLoader` takes batches. Raises `NotFound` before `initialize`."""

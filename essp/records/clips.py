@@ -20,6 +20,7 @@ import numpy as np
 
 from essp.records.items import Item, Source
 from essp_common.catalog.file import read_catalog
+from essp_common.catalog.notes import is_depth
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
@@ -35,6 +36,7 @@ from essp_engine.video.codec import decode as frames_of
 
 _TRIES = 5
 """Attempts for a video whose store does not answer."""
+_DEPTH = "format: a depth camera has distances and no colours"
 
 
 def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) -> Source:
@@ -56,7 +58,9 @@ def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) 
             code="missing",
         )
     rows = [row for row in catalog.rows if not split or row.split == split]
-    usable = [row for row in rows if row.error is None]
+    problems = {row.id: row.error for row in rows if row.error is not None}
+    problems |= {row.id: _DEPTH for row in rows if is_depth(row.notes) and row.id not in problems}
+    usable = [row for row in rows if row.id not in problems]
     decoder = opened.enter_context(_Decoder([(row, places(row, frames)) for row in usable]))
     items = [
         Item(f"{row.id} frame {place}", row.class_name, partial(decoder.read, number, index))
@@ -68,7 +72,7 @@ def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) 
         f"{what}: {len(usable):,} videos, of each {frames} frames or what it has",
         tuple(items),
         classes=tuple(name for name in catalog.classes if name),
-        problems={row.id: row.error for row in rows if row.error is not None},
+        problems=problems,
         unit="frame",
         cut=True,
     )

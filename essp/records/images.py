@@ -11,6 +11,9 @@ from essp_common.records.chunk import Encoding
 
 Image = NDArray[np.uint8]
 
+_MOST_PIXELS = 2**28
+"""Of a scaled image, before it is cropped: 800 MB. A line of 50,000 pixels, scaled to cover a square, has 7 GB."""
+
 
 def decoded(data: bytes | memoryview) -> Image:
     """Decode an image file (JPEG, PNG, WebP, BMP, ...) to `(H, W, 3)` uint8, RGB, rotated according to its EXIF data.
@@ -38,10 +41,15 @@ def image_of(data: bytes | memoryview, encoding: int, shape: tuple[int, int, int
 
 
 def covering(image: Image, height: int, width: int) -> Image:
-    """Scale an image until it covers `(height, width)`, then crop its centre: `(height, width, C)`."""
+    """Scale an image until it covers `(height, width)`, then crop its centre: `(height, width, C)`.
+
+    Raises `BadFrames` for an image whose sides differ so much that it would take the memory of the machine.
+    """
     scale = max(height / image.shape[0], width / image.shape[1])
     if scale != 1:
         size = (max(width, round(image.shape[1] * scale)), max(height, round(image.shape[0] * scale)))
+        if size[0] * size[1] > max(_MOST_PIXELS, 4 * height * width):
+            raise BadFrames(f"it is too narrow: to cover {height}x{width}, it would be scaled to {size[1]}x{size[0]}")
         scaled = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
         image = np.asarray(scaled, np.uint8).reshape(*scaled.shape[:2], image.shape[2])
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2

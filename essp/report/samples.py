@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from essp_engine.features.port import SignedExtractor
 from essp_engine.features.quantization import Usage, usage
 from essp_engine.planning.planned_clip import places_in
 from essp_engine.seeding.seeds import clip_seed
-from essp_engine.video.container import Limits
+from essp_engine.video.container import Limits, VideoFile
 from essp_engine.video.geometry import frame_shape
 from essp_engine.video.images import ImageDecoder
 from essp_engine.video.reader import Reader
@@ -147,7 +148,9 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None 
     seed = clip_seed(row, spec.clip, begin + (places - 1) // 2 if first_frame is None else first_frame)
     clip = np.zeros((spec.clip.snippet_frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)
-    with Reader(store.open(key) if path is None else path) as reader:
+    with ExitStack() as stack:
+        file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
+        reader = stack.enter_context(Reader(file, lookahead=row.lookahead, declared=row.declared))
         (error,) = reader.read([seed], resize, [clip], strict=spec.limits.strict)
         colour = reader.colours[0]
     if error is not None:

@@ -6,6 +6,7 @@ configuration stays in the library's cache (HF_HOME), where trainers and predict
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -119,7 +120,7 @@ def _from_hub(model: str, out: Path | None) -> Fetched:
 def _check_free(file: Path) -> None:
     if file.suffix != _SUFFIX:
         raise ConfigError(f"{file} needs a name that ends in {_SUFFIX}", field="--out", code="invalid")
-    if file.exists():
+    if os.path.lexists(file):  # `Path.exists` raises for a name that is not valid
         raise ConfigError(f"{file} exists; name another file, or remove it first", field="--out", code="exists")
 
 
@@ -127,6 +128,7 @@ def _written(state: Mapping[str, Tensor], out: Path | None, name: str) -> Path:
     """The file, always in the safetensors format, by whose suffix trainers read it. A killed write leaves no half file
     under the name."""
     import safetensors.torch
+    from safetensors import SafetensorError
 
     file = out or Path(f"{name}{_SUFFIX}")
     _check_free(file)
@@ -136,10 +138,11 @@ def _written(state: Mapping[str, Tensor], out: Path | None, name: str) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_file(own, unfinished)
         unfinished.replace(file)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(f"{file} cannot be written: {error}", field="--out", code="unreadable") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
     return file
 
 

@@ -28,6 +28,18 @@ def test_videos_and_runs_may_lie_in_the_temporary_folder(catalog: Path, monkeypa
         assert next(iter(clips)).labels.shape == (4,)
 
 
+def test_the_folder_for_temporary_files_may_be_a_link_outside_of_all_stores(
+    videos: Path, catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader was refused for an output, which it does not have."""
+    monkeypatch.setenv("ESSP_STORES", f"file://{videos},file://{catalog.parent}")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    with loader(catalog) as clips:
+        assert next(iter(clips)).labels.shape == (4,)
+
+
 @pytest.mark.processes
 def test_workers_of_torch_are_refused(catalog: Path) -> None:
     with pytest.raises(essp.ConfigError, match="num_workers=0"):

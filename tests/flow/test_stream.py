@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import essp
+from essp.api import streaming
 from essp.api.streaming import _as_ranges, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
 from essp_common.runtime.metrics import FRAMES
@@ -172,6 +174,41 @@ def test_a_video_that_changed_ends_with_an_error_and_the_rest_goes_on(rows: list
         "changed": "changed",
         "short of frames": "truncated",
     }
+
+
+def test_a_row_given_twice_and_videos_of_one_name_are_read_each_for_itself(rows: list[essp.VideoRow]) -> None:
+    """The second of a row gave no window, and one whose namesake cannot be read was left out."""
+    namesakes = [replace(rows[0], id="one", size_bytes=1), replace(rows[1], id="one")]
+    stream = essp.stream([rows[2], rows[2], *namesakes], decoders=1)
+    assert [(video, first_frame) for video, first_frame, _ in stream] == [
+        *[("short.mp4", 0)] * 2,
+        *[("one", first_frame) for first_frame in (0, 16, 32, 48)],
+    ]
+    assert {name: type(error) for name, error in stream.errors.items()} == {"one": essp.BadVideo}
+
+
+def test_more_memory_asks_no_child_for_more_than_it_may_answer(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESSP_DECODER_CLIP_BYTES", "1MiB")
+    stream = essp.stream(rows[:2], size=(200, 200), decoders=1)  # 100 KiB a frame
+    assert Counter(video for video, _, _ in stream) == {"gops.mp4": 4, "one-keyframe.mp4": 4}
+    assert stream.errors == {}
+
+
+def test_a_machine_that_has_no_files_left_ends_a_stream(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for threads that had ended."""
+
+    def refused(_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(streaming, "Sandbox", refused)
+    stream = essp.stream(rows, decoders=2)
+    assert list(stream) == []
+    assert set(stream.errors) == set(CASES)
+    assert all("Too many open files" in str(error) for error in stream.errors.values())
 
 
 def test_a_stream_that_is_left_takes_its_processes_along(rows: list[essp.VideoRow]) -> None:

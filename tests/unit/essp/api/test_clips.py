@@ -116,6 +116,23 @@ def test_one_moment_gives_one_frame(video: Path, row: VideoRow, frames: NDArray[
     assert essp.decode(row, at_s=[]).shape == (0, 48, 64, 3)
 
 
+@pytest.mark.parametrize(("pixels", "channels"), [("rgb", 3), ("yuv420", 3), ("gray", 1), ("gray16", 1)])
+def test_no_starts_give_no_clips(row: VideoRow, pixels: str, channels: int) -> None:
+    clip = essp.Clip(frames=2, size=(48, 64), pixels=pixels)  # type: ignore[arg-type]
+    one, none = essp.decode(row, [0], clip=clip), essp.decode(row, [], clip=clip)
+    assert one.shape[1:] == none.shape[1:] == (2, 48, 64, channels)
+    assert len(none) == 0
+    assert none.dtype == one.dtype
+
+
+def test_what_a_quick_build_has_not_verified_is_verified_at_moments_too(row: VideoRow) -> None:
+    """Frames of another size came scaled to the size that the file's index declares."""
+    narrow = replace(row, width=row.width // 2, unproven="pixels")
+    for options in ({"start": 12}, {"at_s": 0.5}):
+        with pytest.raises(BadVideo, match="build the catalog again, without --quick"):
+            essp.decode(narrow, **options)
+
+
 def test_a_video_shows_nothing_before_its_first_frame_and_after_its_end(
     tmp_path: Path, video: Path, row: VideoRow, frames: NDArray[np.uint8]
 ) -> None:
@@ -226,6 +243,7 @@ def test_pictures_are_scaled(video: Path) -> None:
         ({"stride": 0}, "stride", "range"),
         ({"short_side": 0}, "short_side", "range"),
         ({"short_side": 8, "size": (8, 8)}, "size", "conflict"),
+        ({"clip": essp.Clip(size=32), "interpolation": "bicubic"}, "interpolation", "conflict"),
     ],
 )
 def test_what_makes_no_sense_is_refused(video: Path, options: dict[str, object], field: str, code: ConfigCode) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import essp
@@ -31,6 +32,16 @@ def test_damaged_records_are_left_out_named_and_counted(
     shares = [taken(essp.Records(path, batch_size=8, rank=rank, world_size=2, memory=memory)) for rank in range(2)]
     assert [len(share) for share in shares] == [25, 25], "ranks take as many steps each"
     assert set(shares[0] + shares[1]) <= set(range(RECORDS)) - {3, 40}
+
+
+def test_a_line_of_pixels_is_left_out_and_takes_no_gigabytes(tmp_path: Path) -> None:
+    """To be covered, a square was cut from an image of 7.5 GB."""
+    line = np.zeros((1, 50_000, 3), np.uint8)
+    path = build(tmp_path, [Record.of_image(image(0), 0), Record(jpeg(line, 95), 1)])
+    with essp.Records(path, size=224, batch_size=2) as loader:
+        assert [batch.meta["record"] for batch in loader] == [[0]]
+        [why] = loader.damaged.values()
+    assert why == "it is too narrow: to cover 224x224, it would be scaled to 224x11200000"
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from essp.api.prediction import find
 from essp.catalog.found import VIDEO_SUFFIXES
@@ -39,6 +43,18 @@ def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: P
     [pictures] = find(wanted[:1], stores, VIDEO_SUFFIXES | {".png"})
     assert "there is no video or picture in" in str(pictures.error)
     assert ".png" in str(pictures.error)
+
+
+def test_a_folder_that_may_not_be_read_is_said_and_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: str) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "a.mp4").touch()
+    monkeypatch.setattr(os, "scandir", denied)
+    [row] = find([str(tmp_path)], Stores(("file:///",)))
+    assert row.error == f"error: {tmp_path}/: Permission denied; give this process the right, or use another folder"
 
 
 def test_folders_of_frames_are_videos_unless_a_model_takes_pictures(tmp_path: Path) -> None:

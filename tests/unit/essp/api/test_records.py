@@ -49,6 +49,20 @@ def test_each_record_comes_once_an_epoch_in_an_order_of_the_seed(
         assert taken(loader) != epochs[0]
 
 
+def test_a_record_without_a_label_has_none_in_a_mix(tmp_path: Path, raw: Path) -> None:
+    """It got the label of the last class."""
+    images = [Record.of_image(np.full((SIDE, SIDE, 3), number, np.uint8), label) for number, label in ((1, -1), (0, 0))]
+    with essp.Records(build(tmp_path / "some", images), batch_size=1) as some, essp.Records(raw) as all_:
+        names = ["a", "b", None]  # of the labels 0, 1 and -1
+        found = [
+            (names[label], name)
+            for batch in essp.Mix({some: 1, all_: 1}, batches=20)
+            for label, name in zip(batch.labels.tolist(), batch.meta["class_name"], strict=True)
+        ]
+    assert all(label == name for label, name in found)
+    assert {name for _, name in found} == {"a", "b", None}
+
+
 def test_a_record_is_traced_to_its_file(tmp_path: Path) -> None:
     for number in range(6):
         place = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"

@@ -237,6 +237,9 @@ def test_a_state_has_whole_numbers(raw: Path) -> None:
         for value in (1.5, 8.0, "1", None, b"1", float("nan")):
             with refused("state", "type"):
                 loader.load_state_dict({**good, name: value})  # type: ignore[dict-item]
+    for wrong in (None, [1], torch.tensor(1), np.zeros(3)):
+        with refused("state", "type"):
+            loader.load_state_dict(wrong)  # type: ignore[arg-type]
     loader.load_state_dict({name: torch.tensor(value) for name, value in good.items()})  # type: ignore[misc]
     assert loader.state_dict() == good
 

@@ -286,6 +286,18 @@ def test_ranks_share_their_share(raw: Path) -> None:
     assert len(set(found)) == 48
 
 
+def test_spans_of_a_rank_are_not_taken_for_those_of_another(raw: Path) -> None:
+    """Some records were left out then, and others came twice."""
+    with essp.Records(raw, batch_size=2, rank=1, world_size=2).share(processes=1) as shared:
+        state = shared.state_dict() | {"used": [(4, 6)]}
+        shared.load_state_dict(state)
+    for rank, ranks in ((0, 1), (0, 2)):
+        with essp.Records(raw, batch_size=2, rank=rank, world_size=ranks).share(processes=1) as other:
+            with refused("state", "conflict"):
+                other.load_state_dict(state)
+            other.load_state_dict(state | {"used": []})
+
+
 def test_a_transform_makes_batches_of_any_type(raw: Path) -> None:
     """They grow beyond what the first one took."""
 

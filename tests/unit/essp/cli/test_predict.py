@@ -185,6 +185,8 @@ def test_a_highlight_goes_into_the_job(model_uri: str) -> None:
     spec = job_of(model, model_uri, "file:///tmp/out", Look(highlight="contrast", floor=0.3))
     assert spec.predictor is not None
     assert spec.predictor.highlight == HighlightSpec(weight="contrast", floor=0.3)
+    with refused("predictor.highlight.floor", "conflict"):
+        job_of(model, model_uri, "file:///tmp/out", Look(floor=0.3))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,11 @@ def test_jobs_are_compared_video_by_video_with_the_first(two: tuple[str, str]) -
 )
 def test_the_chance_of_a_difference_is_that_of_tossing_a_coin(one: int, other: int, p: float) -> None:
     assert by_chance(one, other) == pytest.approx(p) == by_chance(other, one)
+
+
+def test_tens_of_thousands_of_differences_do_not_take_minutes() -> None:
+    normal = math.erfc((400 - 1) / math.sqrt(2 * 48_400))  # the approximation for many, with its correction
+    assert by_chance(24_000, 24_400) == pytest.approx(normal, rel=1e-4)
 
 
 def _without_flow(document: dict[str, Any]) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from essp.divisions import figures
 from essp.divisions.figures import FUSED, Outcome, Outcomes
+from essp.divisions.jobs import Division
 from essp.divisions.page import render
+from essp_common.errors import NotFound
+from essp_common.wiring import Stores
 
 COUNTS = st.lists(
     st.integers(1, 50).flatmap(lambda videos: st.tuples(st.just(videos), st.integers(0, videos))),
@@ -71,6 +77,19 @@ def test_the_page_links_each_report_and_escapes_what_comes_from_the_data() -> No
     assert "28.3 %" in page, "their standard deviation"
     assert "78.6 %" in page, "11 of 14 videos"
     assert "<&>" not in page
+
+
+def test_a_division_without_figures_is_named_and_not_left_out_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = SimpleNamespace(videos=4, members={}, fused={"top1": 0.5})
+    models = {
+        "fold-1": SimpleNamespace(test=measured, validation=measured),
+        "fold-2": SimpleNamespace(test=None, validation=None),
+    }
+    divisions: Any = [Division(name, name, SimpleNamespace(output=f"file:///o/{name}")) for name in models]  # type: ignore[arg-type]
+    monkeypatch.setattr(figures, "read_model", lambda output, key: models[output.uri("x").split("/")[-2]])
+    with pytest.raises(NotFound, match="/o/fold-2 has no figures of the validation split"):
+        figures.outcomes("job", divisions, Stores(("file:///",)), once=True)
+    assert figures.outcomes("job", divisions[:1], Stores(("file:///",)), once=True).split == "test"
 
 
 def test_divisions_that_learned_labels_are_shown_by_map() -> None:

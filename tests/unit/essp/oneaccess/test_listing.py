@@ -165,6 +165,23 @@ def test_the_representation_is_made_once_from_whatever_holds_cifar_10(folder: Pa
         assert model.seen == ALL
 
 
+def test_two_processes_may_initialize_one_representation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one was done while this one read the images."""
+    source = oneaccess.store.Cifar10._source
+
+    def slow(store: oneaccess.store.Cifar10) -> Any:
+        monkeypatch.setattr(oneaccess.store.Cifar10, "_source", source)
+        oneaccess.store.Cifar10(folder).initialize()
+        return source(store)
+
+    monkeypatch.setattr(oneaccess.store.Cifar10, "_source", slow)
+    store = oneaccess.store.Cifar10(folder, batch_size=25)
+    store.initialize()
+    model = Model()()
+    model.train(oneaccess.load.DataLoader(store).get_next_batch())
+    assert model.seen == ALL
+
+
 def test_images_of_several_sizes_become_those_of_cifar_10(tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for side in (24, 32, 50):

@@ -85,6 +85,18 @@ def test_frames_are_those_of_a_plain_decode_evenly_placed(folder: Path, tmp_path
     assert list(built.problems) == ["train/dog/none.mp4"]
 
 
+def test_distances_of_a_depth_camera_do_not_become_colours(folder: Path, tmp_path: Path) -> None:
+    catalog = read_catalog(DirectoryStore.from_url(folder.as_uri()), "catalog.parquet")
+    rows = [
+        replace(row, notes="depth: in millimetres" if row.id == "train/cat/a.mp4" else row.notes)
+        for row in catalog.rows
+    ]
+    write_catalog(DirectoryStore.from_url(tmp_path.as_uri()), "depth.parquet", Catalog(rows))
+    built = made(tmp_path / "depth.parquet", tmp_path / "out", SourceOptions("train", frames=4))
+    assert built.per_class == {"cat": 3, "dog": 4}
+    assert "depth camera" in built.problems["train/cat/a.mp4"]
+
+
 def test_splits_are_not_mixed(folder: Path, tmp_path: Path) -> None:
     catalog = folder / "catalog.parquet"
     with refused("--within", "missing"):

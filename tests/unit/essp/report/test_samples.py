@@ -16,6 +16,7 @@ from essp.report.page import render
 from essp.report.plots import LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp_common.catalog.rows import VideoRow
+from essp_common.errors import BadVideo
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import DESCRIPTOR
 from essp_engine.decoding.probing import Outcome
@@ -38,6 +39,8 @@ def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: Finishe
     of_the_end = job.spec.model_copy(update={"clip": job.spec.clip.model_copy(update={"part": (0.6, 1.0)})})
     clip = read_clip(of_the_end, row, STORES)
     assert [read_number(frame) for frame in clip] == [29, 30, 31, 32, 33, 34], "the middle of frames 24 to 39"
+    with pytest.raises(BadVideo, match="its index declares 64x96"):
+        read_clip(job.spec, replace(row, width=64, unproven="pixels"), STORES)
 
 
 def test_samples_are_spread_over_the_classes_and_show_the_worst_mistakes(run: Run) -> None:

@@ -95,6 +95,15 @@ def test_a_repository_without_weights_or_of_another_kind_is_refused(hub: dict[st
     assert not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.parametrize("out", ["/proc/out.safetensors", f"{'a' * 300}.safetensors"])
+def test_a_file_that_cannot_be_written_is_refused(hub: dict[str, bytes], tmp_path: Path, out: str) -> None:
+    hub["us/clips/config.json"] = json.dumps(CONFIG).encode()
+    hub["us/clips/model.safetensors"] = safetensors.torch.save(TENSORS)
+    with refused("--out", "unreadable"):
+        fetch_weights("hf:us/clips", tmp_path / out)
+    assert {file.name for file in tmp_path.iterdir()} <= {"cache"}
+
+
 def test_an_unknown_model_is_refused_and_a_repository_that_is_not_there_is_said(
     hub: dict[str, bytes], tmp_path: Path
 ) -> None:
