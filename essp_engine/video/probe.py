@@ -336,7 +336,8 @@ def _repeats(
 
 def _digests_of_held(frames: Iterable[VideoFrame]) -> list[int]:
     """The digests of these frames, each of which is held until `HELD_BYTES` more have come."""
-    found, held, held_bytes = [], deque[VideoFrame](), 0
+    found: list[int] = []
+    held, held_bytes = deque[VideoFrame](), 0
     for frame in frames:
         found.append(digest(frame))
         held.append(frame)

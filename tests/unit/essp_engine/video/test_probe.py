@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -91,7 +92,8 @@ def test_frames_between_distant_keyframes_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_video(tmp_path / "a.ts", numbered(160, 64, 48), Encoding(gop=80))
-    facts, present = probe(str(path)), []
+    facts = probe(str(path))
+    present: list[int] = []
 
     def noted(frame: VideoFrame) -> int:
         present.append(sum(isinstance(one, VideoFrame) for one in gc.get_objects()))
@@ -235,9 +237,9 @@ def _transport(frames: int, first: int = 0, *, sound: bool = False) -> bytes:
     """MPEG-TS from this frame on, of 25 a second."""
     written = io.BytesIO()
     with av.open(written, "w", format="mpegts") as container:
-        video = container.add_stream("mpeg2video", rate=25, options={"bf": "0"})
+        video: Any = container.add_stream("mpeg2video", rate=25, options={"bf": "0"})
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio = container.add_stream("mp2", rate=48_000, layout="mono") if sound else None
+        audio: Any = container.add_stream("mp2", rate=48_000, layout="mono") if sound else None
         for number in range(first, first + frames):
             picture = VideoFrame(64, 48, "yuv420p")
             picture.pts = number

@@ -142,7 +142,7 @@ def test_an_index_that_leads_beyond_the_end_gets_no_more_bytes_than_were_asked_f
     """PyAV copies whatever it is given into FFmpeg's buffer."""
     data = bytearray(write_video(tmp_path / "a.mp4", numbered(FRAMES, WIDTH, HEIGHT), Encoding(gop=10)).read_bytes())
     data[data.index(b"stsz") + 17] = 1  # a first frame of more than 64 KiB
-    excess = []
+    excess: list[int] = []
 
     def noted(file: VideoFile, *arguments: Any, **named: Any) -> Any:
         if isinstance(file, SeekableFile):
