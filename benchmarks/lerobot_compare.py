@@ -121,17 +121,18 @@ def _converted(lerobot: LeRobot, root: Path) -> Path:
     """The data set as LanceDB's reader needs it."""
     made = root.with_name(f"{root.name}_lance")
     if not made.exists():
-        command = [lerobot.python, "-m", "lerobot_lancedb.convert", "--root", root, "--out", made]
+        command = [str(lerobot.python), "-m", "lerobot_lancedb.convert", "--root", str(root), "--out", str(made)]
         subprocess.run(command, check=True, capture_output=True)
     return made
 
 
 def _equal(lerobot: LeRobot, root: Path) -> int:
     """The number of tensors of items that LeRobot and ESSP have alike. Raises `ValueError` for one that differs."""
-    return sum(
-        compared(*(lerobot.items(root, reader + pictures) for reader in ("torchcodec", "essp")))
-        for pictures in ("", "-uint8")
-    )
+    count = 0
+    for pictures in ("", "-uint8"):
+        theirs, ours = (lerobot.items(root, reader + pictures) for reader in ("torchcodec", "essp"))
+        count += compared(theirs, ours)
+    return count
 
 
 def _frame_bytes(root: Path) -> int:

@@ -75,7 +75,7 @@ class LeRobot:
         return Path(sys.executable) if reader.startswith("essp") else self.python
 
     def _install(self, *arguments: str) -> None:
-        command = [self.python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *arguments]
+        command = [str(self.python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *arguments]
         subprocess.run(command, check=True)
 
 
