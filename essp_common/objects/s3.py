@@ -458,8 +458,7 @@ def _genuine(answer: Any) -> Any:
 
 def _is_next(page: Any, token: str) -> bool:
     """Whether a page without objects is the one that this token asks for: its objects were removed meanwhile."""
-    asked: str | None = page.get("ContinuationToken")
-    return asked == token != page.get("NextContinuationToken")
+    return bool(page.get("ContinuationToken") == token != page.get("NextContinuationToken"))
 
 
 def _of_object(answer: Any, key: str) -> Any:
