@@ -178,7 +178,7 @@ class Session:
             elif agreement.signal is ControlSignal.PAUSE:
                 self._meter.leave_out(waited_s)
                 self._checkpointer.count_step(False)
-                if not self._checkpointer.failing:  # otherwise `due` says when to try again
+                if self._between_batches() and not self._checkpointer.failing:  # otherwise `due` says when to try again
                     self._save()
             else:
                 self._meter.waited_s += waited_s
@@ -222,7 +222,7 @@ class Session:
         """Whether a checkpoint may be made here.
 
         Not between the last clip of a phase and the phase's end: the end needs no clip, so both positions would be
-        saved alike.
+        saved alike, under the same name.
         """
         position = self._state.position
         return position.index < self._assignment.phases[position.phase_index].clips

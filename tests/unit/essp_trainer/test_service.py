@@ -29,7 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Control,
 )
-from essp_engine.intake.ordered import Delivery, OrderedIntake
+from essp_engine.intake.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_engine.loading.batch import Batch
 from essp_engine.loading.device_feed import DeviceFeed
 from essp_trainer import service
@@ -192,6 +192,44 @@ def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
         running.join()
     assert running.error is None
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_pause_between_the_last_clip_of_an_epoch_and_its_end_costs_no_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint there would have the name of the one at the end of the epoch, which validation may choose."""
+    stage = Stage(job_spec(tmp_path, epochs=1), phase_plans(1))
+    running, take, ends, looks = Running(stage), DeviceFeed.next, list[PhaseEnd](), list[float]()
+    resumed = threading.Event()
+
+    def delayed(feed: DeviceFeed, timeout_s: float) -> Any:
+        if resumed.is_set():
+            return ends.pop() if ends else take(feed, timeout_s)
+        item = None if ends else take(feed, timeout_s)
+        if not isinstance(item, PhaseEnd):
+            if running.trainers[0]._control.state("tiny") == Control.PAUSE:
+                looks.append(timeout_s)
+            return item
+        ends.append(item)
+        return None
+
+    monkeypatch.setattr(DeviceFeed, "next", delayed)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:10])
+    with running:
+        stage.wait_for_trained(10)
+        stage.command(Control.PAUSE)
+        until(lambda: len(looks) >= 2)
+        stage.command(Control.RESUME)
+        resumed.set()
+        stage.feed(positions[10:])
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert set(manifest.scores) == {"validation", "test"}
 
 
 def looks_of(running: Running, monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> list[float]:
