@@ -88,7 +88,7 @@ class Reconciler:
         jobs_known: Callable[[], bool] = lambda: True,
         tell_paused: Callable[[Set[str]], None] = lambda pools: None,
         events: PoolEvents | None = None,
-        attempt: Callable[[str, Callable[[], object]], None] = lambda part, work: work(),
+        attempt: Callable[[str, Callable[[], object]], object] = lambda part, work: work(),
     ) -> None:
         """`jobs`: returns their demand. `jobs_known`: whether these are all jobs; until then no ranks are divided.
         `book`: the rules of the pools; None: the bounds that they were created with. `trainer_ranks`: divides the

@@ -181,6 +181,7 @@ def test_what_is_written_about_many_is_not_looked_at_at_once(monkeypatch: pytest
             part.drain()
 
     monkeypatch.setattr(part, "look", look)
+    part._wake()
     part.run()
     assert looks == [0, 1, 2]
 
@@ -203,6 +204,7 @@ def test_no_trainer_is_without_its_video_job_because_the_api_was_away_for_a_mome
         raise error
 
     monkeypatch.setattr(part, "look", look)
+    part._wake()
     part.run()
     assert claims.seen.is_set() is seen
 
