@@ -131,7 +131,9 @@ class _Detector(nn.Module):
     def __init__(self, backbone: str) -> None:
         super().__init__()
         detection = import_module("torchvision.models.detection")
-        body = detection.backbone_utils.resnet_fpn_backbone(backbone_name=backbone, weights=None, trainable_layers=5)
+        body = detection.backbone_utils.resnet_fpn_backbone(
+            backbone_name=backbone, weights=None, norm_layer=nn.BatchNorm2d, trainable_layers=5
+        )  # torchvision's own choice without weights; a frozen one lets the numbers of 152 layers grow without end
         self.detector = detection.FasterRCNN(body, num_classes=CLASSES)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ DEVICES = ("hdd", "ssd", "lustre")
 _STEP_S = 0.6
 SIZES, _SIZES_IMAGES = (16, 32, 64, 128), 256
 _SIZES_DEVICES = ("hdd", "lustre")
-_TRACED_STEP_S, _TRACED_BATCHES, _TRACED_S = 0.5, 24, 0.25
+_TRACED_STEP_S, _TRACED_BATCHES, _TRACED_S = 0.5, 24, 0.05
 
 
 def prefetch(folder: Path, device: str, quick: bool) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _draw_over_time(values: Values) -> Figure | None:
                 label = "one batch ahead" if ahead else "without prefetch"
                 axes.stairs([rate for _, rate in found], times, color=colour, alpha=0.8, fill=bool(ahead), label=label)
         axes.set_ylabel(f"{device}, MB/s")
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     panels[1].set_xlabel("s")
     return figure
 
