@@ -133,5 +133,7 @@ class Settings(BaseSettings):
 
 
 def _variable(name: int | str, *within: int | str) -> str:
-    """The variable of a setting, with the entry of its list that an error is about."""
-    return f"ESSP_{name}".upper() + "".join(f", entry {part + 1}" for part in within if isinstance(part, int))
+    """The variable of a setting, with the part of its value that an error is about."""
+    return f"ESSP_{name}".upper() + "".join(
+        f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in within
+    )

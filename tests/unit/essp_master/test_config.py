@@ -15,7 +15,7 @@ from essp_master.config import MasterSettings
     [
         ({"api_hosts": ["master", "https://essp.example.org"]}, "ESSP_API_HOSTS: https://essp.example.org is not"),
         ({"api_hosts": ["*"]}, r"ESSP_API_HOSTS: \* is not the name of a host"),
-        ({"teams": {"vision": {"outputs": ["runs/vision"]}}}, r"OUTPUTS_0: 'runs/vision' is not a URI"),
+        ({"teams": {"vision": {"outputs": ["runs/vision"]}}}, "ESSP_TEAMS, vision, outputs, entry 1: 'runs/vision' is"),
     ],
 )
 def test_what_is_no_name_and_no_folder_is_refused(wrong: dict[str, Any], words: str) -> None:
