@@ -2,7 +2,7 @@
 
 LeRobot needs PyAV below 16 and ESSP needs 18, so each of them reads in its own environment. Only for a policy of
 LeRobot that trains on ESSP's class do both run in one process: in LeRobot's environment, where what ESSP needs comes
-first. ESSP is always that of this folder.
+first. ESSP itself is always imported from this folder.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Stream:
     ) -> None:
         self.errors: dict[str, EsspError] = {}
         self._unreadable: set[int] = set()
-        """Numbers of the videos in `errors`, some of which may have one name."""
+        """Places of the videos that cannot be read, in the list of all: several videos may have the same name."""
         self._videos = videos
         self._windows = windows
         self._resize = resize

@@ -192,8 +192,10 @@ def claim(
 
 
 def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry) -> Manifest | None:
-    """The staged checkpoint from which to continue instead of `found`, written to the store; None if there is none, or
-    if the store has no room for it. Raises `TransientError` if the store does not answer: the next try may take it.
+    """Write the staged checkpoint to the store if it is newer than `found`, and return it.
+
+    Return None if nothing newer is staged, or if the store has no room for it. Raises `TransientError` if the store
+    does not answer: the next try may take it.
 
     It may use the folder of the process that staged it, because that process has ended; otherwise `staged` would not be
     accessible.

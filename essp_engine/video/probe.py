@@ -335,7 +335,7 @@ def _repeats(
 
 
 def _digests_of_held(frames: Iterable[VideoFrame]) -> list[int]:
-    """The digests of these frames, each of which is held until `HELD_BYTES` more have come."""
+    """Compute the digest of each frame. The newest frames stay in memory, up to `HELD_BYTES`."""
     found: list[int] = []
     held, held_bytes = deque[VideoFrame](), 0
     for frame in frames:

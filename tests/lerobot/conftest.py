@@ -16,7 +16,7 @@ VARIABLE = "ESSP_TEST_LEROBOT"
 
 @pytest.fixture(scope="session")
 def lerobot() -> LeRobot:
-    """The first run installs it, for a quarter of an hour."""
+    """The first run installs it, which takes minutes."""
     folder = Path(os.environ.get(VARIABLE) or cached("lerobot")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return LeRobot(folder)
