@@ -14,7 +14,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from benchmarks.papers.study import Part, values_of
+from benchmarks.papers.study import FIRST, Part, values_of
 
 _STYLE: Any = {
     "svg.hashsalt": "essp",  # the same numbers give the same file
@@ -65,9 +65,11 @@ def section(part: Part, document: Mapping[str, Any], folder: Path, beside: Path)
 
 
 def measured(document: Mapping[str, Any], quiet: bool) -> str:
-    """One line: when and where, the versions, and the load average. `quiet`: the figures are wall times."""
+    """One line: when and where, the versions, and the load average of the runs that count. `quiet`: the figures are
+    wall times."""
     machine, steps = document["machine"], list(document["steps"].values())
-    loads = [value for step in steps for value in step["load"]]
+    counted = [step for name, step in document["steps"].items() if not name.endswith(FIRST)] or steps
+    loads = [value for step in counted for value in step["load"]]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     days = sorted({step["time"][:10] for step in steps})
     rounds, low, high = document["asked"].get("rounds", 1), min(loads), max(loads)

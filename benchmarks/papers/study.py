@@ -22,6 +22,8 @@ from benchmarks.papers.machine import load, machine
 
 _NUMBERS = re.compile(r"\[\n[-+.,eE\d\s]*\]")
 """A list of numbers over several lines; no string has a line break in JSON."""
+FIRST = "/0"
+"""The end of the name of a run that only warms up, if there are others."""
 Json = Any
 Steps = Iterator[tuple[str, Callable[[], Json]]]
 Values = Mapping[str, Json]

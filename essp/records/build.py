@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 Encode = Literal["raw", "jpeg", "keep"]
 _QUALITY = 95
 _TELL_EVERY_S = 0.2
+_TASK_BYTES, _TASK_FILES = 2**18, 64
+_File = tuple[bytes | Record | str, list[tuple[int, Box | None]]]
+"""What was read of a file, or why it cannot be; and the label and the part of the image of each of its items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +141,33 @@ def _records(
     """The record of each item, in order, or a text saying why the item cannot be used."""
     workers = options.workers or cpu_count()
     begun: deque[tuple[list[Item], Future[list[Record | str]]]] = deque()
-    files = (list(parts) for _, parts in groupby(items, key=lambda item: item.read))
+    tasks = _tasks(items, labels)
     with ThreadPoolExecutor(workers, "essp-records-build") as pool:
         while True:
-            for parts in islice(files, 4 * workers - len(begun)):
-                wanted = [(labels.get(item.label, -1), item.box) for item in parts]
-                begun.append((parts, pool.submit(_made, _read(parts[0]), wanted, options)))
+            for parts, files in islice(tasks, 4 * workers - len(begun)):
+                begun.append((parts, pool.submit(_made, files, options)))
             if not begun:
                 return
             parts, records = begun.popleft()
             yield from zip(parts, records.result(), strict=True)
+
+
+def _tasks(items: Iterable[Item], labels: dict[str, int]) -> Iterator[tuple[list[Item], list[_File]]]:
+    """Items, and the files that they are in; small files come together, since a task costs more than one of them."""
+    parts: list[Item] = []
+    files: list[_File] = []
+    size = 0
+    for _, group in groupby(items, key=lambda item: item.read):
+        of_file = list(group)
+        data = _read(of_file[0])
+        parts += of_file
+        files.append((data, [(labels.get(item.label, -1), item.box) for item in of_file]))
+        size += len(data.data if isinstance(data, Record) else data)
+        if size >= _TASK_BYTES or len(files) == _TASK_FILES:
+            yield parts, files
+            parts, files, size = [], [], 0
+    if files:
+        yield parts, files
 
 
 def _read(item: Item) -> bytes | Record | str:
@@ -157,7 +177,12 @@ def _read(item: Item) -> bytes | Record | str:
         return str(error)
 
 
-def _made(
+def _made(files: Iterable[_File], options: BuildOptions) -> list[Record | str]:
+    """The records of several files, in order."""
+    return [record for data, wanted in files for record in _records_of(data, wanted, options)]
+
+
+def _records_of(
     data: bytes | Record | str, wanted: list[tuple[int, Box | None]], options: BuildOptions
 ) -> list[Record | str]:
     """The records of one file, each with its label and its part of the image."""

@@ -15,7 +15,7 @@ import numpy as np
 from essp.records.archives import Archive
 from essp.records.items import Item, Source
 from essp_common.errors import ConfigError
-from essp_common.records.chunk import Record
+from essp_common.records.chunk import Encoding, Record
 
 _SIDE = 32
 _BYTES = 3 * _SIDE * _SIDE
@@ -79,14 +79,15 @@ def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tupl
             raise ConfigError(
                 f"CIFAR: {name} is damaged: {len(data)} bytes are not a multiple of {step}", code="unreadable"
             )
-        for number in range(len(data) // step):
-            at = number * step + layout.labels
-            label = data[at - 1]
+        rows = np.frombuffer(data, np.uint8).reshape(-1, step)
+        planes = rows[:, layout.labels :].reshape(-1, 3, _SIDE * _SIDE)
+        pixels = planes.transpose(0, 2, 1).tobytes()
+        for number, label in enumerate(rows[:, layout.labels - 1].tolist()):
             if label >= len(classes):
                 raise ConfigError(
                     f"CIFAR: {name} has a label {label}, and there are {len(classes)} classes", code="unreadable"
                 )
-            items.append(Item(f"{name}:{number}", classes[label], _Image(data, at, label)))
+            items.append(Item(f"{name}:{number}", classes[label], _Image(pixels, number * _BYTES, label)))
     return Source(f"the binary version of {layout.name}, training images", tuple(items), classes=classes)
 
 
@@ -100,11 +101,10 @@ def _lines(name: str, text: bytes) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    data: bytes
+    pixels: bytes
     at: int
     label: int
 
     def __call__(self) -> Record:
-        planes = np.frombuffer(self.data, np.uint8, _BYTES, self.at)
-        image = planes.reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
-        return Record.of_image(np.ascontiguousarray(image), self.label)
+        data = self.pixels[self.at : self.at + _BYTES]
+        return Record(data, self.label, Encoding.RAW, _SIDE, _SIDE, channels=3)

@@ -118,8 +118,6 @@ _INTERVAL = 1.96
 def catalog_of(videos: Path, number: str, work: Path) -> Path:
     """The catalog of one set, whose groups are its sequences."""
     path = work / f"{videos.name}-set{number}.parquet"
-    if path.exists():
-        return path
     work.mkdir(parents=True, exist_ok=True)
     listed = work / f"{videos.name}-set{number}.csv"
     with listed.open("w", encoding="utf-8", newline="") as file:
