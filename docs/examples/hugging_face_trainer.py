@@ -10,7 +10,6 @@ from typing import Any
 import essp
 import torch
 from transformers import AutoModelForVideoClassification, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 
 def inputs(batch: essp.Batch) -> dict[str, torch.Tensor]:
@@ -29,12 +28,13 @@ class ClipTrainer(Trainer):
 
 
 class KeepPlace(TrainerCallback):
-    """Saves the loader's state with each checkpoint."""
+    """Saves the loader's state last in each checkpoint: one without it was cut off by a kill."""
 
     def on_save(self, args: Any, state: Any, control: Any, train_dataloader: essp.Loader, **rest: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            torch.save(train_dataloader.state_dict(), folder / "loader.pt")
+            torch.save(train_dataloader.state_dict(), folder / "loader.partial")
+            (folder / "loader.partial").rename(folder / "loader.pt")
 
 
 if __name__ == "__main__":
@@ -53,7 +53,8 @@ if __name__ == "__main__":
     sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
     clips = essp.Loader(options.catalog, clip=clip, batch_size=8, sampling=sampling, drop_last=True).map(inputs)
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=8).map(inputs)
-    if checkpoint := get_last_checkpoint("hugging-face") if Path("hugging-face").exists() else None:
-        clips.load_state_dict(torch.load(f"{checkpoint}/loader.pt"))
+    states = Path("hugging-face").glob("checkpoint-*/loader.pt")
+    if state := max(states, key=lambda path: path.stat().st_mtime, default=None):
+        clips.load_state_dict(torch.load(state))
     trainer = ClipTrainer(model, arguments, train_dataset=clips, eval_dataset=validation, callbacks=[KeepPlace()])
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=str(state.parent) if state else None)

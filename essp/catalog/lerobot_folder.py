@@ -183,12 +183,12 @@ class LeRobotFolder:
         uri, path = self.store.uri(key), self.store.local_path(key)
         data = pa.BufferReader(self.store.get(key)) if path is None else path
         try:
-            file = tables.opened(data)
-            there = list(file.schema_arrow.names)
-            if missing := [name for name in columns if name not in there and name not in optional]:
-                raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it of the LeRobot format?")
-            others = [name for name in there if whole and not name.startswith("stats/") and name not in columns]
-            table = tables.read(file, [*(name for name in columns if name in there), *others])
+            with tables.opened(data) as file:
+                there = list(file.schema_arrow.names)
+                if missing := [name for name in columns if name not in there and name not in optional]:
+                    raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it of the LeRobot format?")
+                others = [name for name in there if whole and not name.startswith("stats/") and name not in columns]
+                table = tables.read(file, [*(name for name in columns if name in there), *others])
             table.validate(full=True)
             for place, name in enumerate(table.column_names):
                 if name not in optional and name not in others:

@@ -1,6 +1,7 @@
 """Cameras whose frames are pictures in the tables: columns of `{bytes, path}`.
 
 A table is read by groups of rows, and those that were read last stay in memory, `_KEPT_BYTES` of them in a process.
+The files that were read last stay open, `_OPEN_FILES` of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from essp_common.objects import tables
 from essp_common.runtime.forks import Mutex, follow
 
 _KEPT_BYTES = 1 << 28
+_OPEN_FILES = 64
+"""In a process: in layouts v2.0 and v2.1, each episode has a file."""
 _WIDE = frozenset({"I;16", "I;16L", "I;16B", "I", "F"})
 """Pillow's modes of pictures with more than 8 bits."""
 
@@ -39,7 +42,7 @@ class Pictures:
 
     def forked(self) -> None:
         """Forget the parent's open files."""
-        self._open: dict[int, tuple[Any, NDArray[np.int64]]] = {}
+        self._open: OrderedDict[int, tuple[Any, NDArray[np.int64]]] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
 
     def read(self, column: str, file: int, row: int) -> NDArray[Any]:
@@ -67,16 +70,26 @@ class Pictures:
         return self._groups[file, group].column(column)[row - first].as_py()
 
     def _file(self, file: int) -> tuple[Any, NDArray[np.int64]]:
+        """The open file, and the rows up to the end of each of its groups."""
         if file not in self._open:
-            key = self._files[file]
-            path = self._store.local_path(key)
-            try:
-                opened = tables.opened(path if path is not None else pa.PythonFile(self._store.open(key), mode="r"))
-            except tables.UNREADABLE as error:
-                raise ConfigError(f"{self._store.uri(key)} cannot be read: {error}", code="unreadable") from error
+            opened = self._opened(self._files[file])
             groups = range(opened.metadata.num_row_groups)
             self._open[file] = opened, np.cumsum([opened.metadata.row_group(group).num_rows for group in groups])
+            if len(self._open) > _OPEN_FILES:
+                _, (oldest, _) = self._open.popitem(last=False)
+                oldest.close(force=True)
+        self._open.move_to_end(file)
         return self._open[file]
+
+    def _opened(self, key: str) -> Any:
+        path = self._store.local_path(key)
+        source = path if path is not None else pa.PythonFile(self._store.open(key), mode="r")
+        try:
+            return tables.opened(source)
+        except tables.UNREADABLE as error:
+            if path is None:
+                source.close()
+            raise ConfigError(f"{self._store.uri(key)} cannot be read: {error}", code="unreadable") from error
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:

@@ -7,7 +7,7 @@ clips plus the longest video, at 4 bytes per clip, class and member.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -110,10 +110,11 @@ class FusedAnswers:
         fused = self._fused({name: _each_alone(table) for name, table in part.tables.items()})
         index = np.array([int(name) for name in fused.video_id], dtype=np.int64)
         video_of = {i: v for t in part.tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
-        videos = np.array([video_of[each] for each in index.tolist()], dtype=np.str_)
-        for video in dict.fromkeys(videos.tolist()):
-            own = np.flatnonzero(videos == video)
-            yield ClipAnswers(video, index[own], fused.probabilities[own])
+        own: defaultdict[str, list[int]] = defaultdict(list)
+        for place, clip in enumerate(index.tolist()):
+            own[video_of[clip]].append(place)
+        for video, places in own.items():
+            yield ClipAnswers(video, index[places], fused.probabilities[places])
 
     def _whole_videos(self) -> Iterator[ScoredPart]:
         """Yield the scores of all streams together, cut between videos.

@@ -41,7 +41,7 @@ from essp.catalog.check.signals import (
 )
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_engine.video.container import Limits, VideoFile, open_video, reason
+from essp_engine.video.container import Limits, VideoFile, demuxed, open_video, reason
 from essp_engine.video.conversion import FrameConverter, quarter_turns
 from essp_engine.video.fields import WholePictures
 from essp_engine.video.notes import Pictures
@@ -79,7 +79,7 @@ def _read(file: VideoFile, decode: bool) -> Measures:
         packets = _Packets(stream)
         look = _Look(min(max(rate, 1.0), 240.0))
         try:
-            for packet in packets_without_profile(container.demux(stream), stream):
+            for packet in packets_without_profile(demuxed(container, stream), stream):
                 packets.take(packet)
                 if packets.count > limits.frames or look.frames > limits.frames:
                     raise BadVideo(f"more than {limits.frames} frames", "limit")

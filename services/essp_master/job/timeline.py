@@ -1,7 +1,7 @@
 """The course of a job over its time, and of its trainers over their clips, in bounded memory.
 
 Samples of the job are taken every few seconds and averaged over stretches. When there are too many stretches,
-neighbours are joined, and the next ones are twice as long: ten minutes are kept by the second, a day by the minute. Of
+neighbours are joined, and the next ones are twice as long: 16 minutes are kept by 2 seconds, a day by 5 minutes. Of
 the many reports of a trainer, every second, fourth, ... is kept. Pure: time is passed in. Not thread-safe.
 """
 

@@ -6,7 +6,9 @@ LeRobot itself.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from essp.lerobot import LeRobotDataset, collate
@@ -61,6 +65,13 @@ def add(root: Path, name: str, values: list[Any], feature: dict[str, Any]) -> No
     table = pq.read_table(path)
     pq.write_table(table.append_column(name, pa.array(values)), path)
     change(root, **{name: feature})
+
+
+def png(values: NDArray[Any]) -> bytes:
+    """A picture as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
 
 
 def expected(root: Path, older: bool, index: int) -> dict[str, Any]:
@@ -273,15 +284,6 @@ def test_texts_stay_texts_and_rows_of_several_lengths_lists(copy: Path) -> None:
 
 
 def test_pictures_in_the_tables_are_cameras(copy: Path) -> None:
-    import io
-
-    from PIL import Image
-
-    def png(values: np.ndarray[Any, Any]) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(values).save(file, "PNG")
-        return file.getvalue()
-
     colours = [np.full((6, 8, 3), (n, 2 * n, 3 * n), np.uint8) for n in range(FRAMES)]
     cells: list[dict[str, bytes | str | None]] = [{"bytes": png(picture), "path": None} for picture in colours]
     (copy / "loose.png").write_bytes(png(colours[5]))
@@ -294,6 +296,23 @@ def test_pictures_in_the_tables_are_cameras(copy: Path) -> None:
     assert torch.equal(item["front"] * 255, torch.from_numpy(np.stack(colours[4:6])).permute(0, 3, 1, 2).float())
     assert (item["far"].dtype, item["far"].shape, item["far"].unique().tolist()) == (torch.uint16, (1, 6, 8), [1200])
     assert data.camera_keys == [*CAMERAS, "front", "far"]
+
+
+def test_of_many_files_with_pictures_only_some_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_robot(tmp_path, version="v2.1")
+    monkeypatch.setattr("essp.lerobot.pictures._OPEN_FILES", 2)
+    change(root, front={"dtype": "image", "shape": [6, 8, 3]})
+    for number, path in enumerate(files := sorted((root / "data").rglob("*.parquet"))):
+        table = pq.read_table(path)
+        cell = {"bytes": png(np.full((6, 8, 3), 50 * number, np.uint8)), "path": None}
+        pq.write_table(table.append_column("front", pa.array([cell] * len(table))), path)
+    data = opened(root)
+    firsts = np.cumsum([0, *(episode.length for episode in EPISODES[:-1])]).tolist()
+    for number, first in [*enumerate(firsts), *enumerate(firsts)]:
+        assert (data[first]["front"] * 255).round().unique().tolist() == [50 * number]
+        names = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+        assert len(names & {str(path) for path in files}) <= 2
+    assert len(files) > 2
 
 
 @pytest.mark.parametrize("said", [{}, {"video.depth_min": 0.5, "video.depth_max": 4.595, "video.use_log": False}])

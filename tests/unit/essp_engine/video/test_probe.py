@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import av
 import pytest
@@ -23,6 +22,7 @@ from essp_engine.video.digest import digest
 from essp_engine.video.probe import VideoFacts, probe
 from essp_engine.video.reader import Reader
 from essp_engine.video.synthetic import Encoding, numbered, pack_bframes, write_video
+from tests.harness import transport_streams
 from tests.lanes import across, often
 
 FRAMES = 50
@@ -224,32 +224,13 @@ def test_truncated_files_are_found(tmp_path: Path, name: str, share: float, dept
 
 def test_a_recording_that_has_sound_in_its_middle_is_whole() -> None:
     """FFmpeg finds that stream only when it comes there: the beginning and the end of the file do not name it."""
-    path = io.BytesIO(_transport(300) + _transport(25, 300, sound=True) + _transport(1000, 325))
+    path = io.BytesIO(transport_streams.with_late_sound())
     with av.open(path) as container:
         assert len(container.streams) == 1
     facts = probe(path)
-    assert facts.frame_count == 1325
+    assert facts.frame_count == transport_streams.FRAMES
     with Reader(path, lookahead=facts.lookahead) as reader:
-        assert sum(1 for _ in reader.frames()) == 1325
-
-
-def _transport(frames: int, first: int = 0, *, sound: bool = False) -> bytes:
-    """MPEG-TS from this frame on, of 25 a second."""
-    written = io.BytesIO()
-    with av.open(written, "w", format="mpegts") as container:
-        video: Any = container.add_stream("mpeg2video", rate=25, options={"bf": "0"})
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio: Any = container.add_stream("mp2", rate=48_000, layout="mono") if sound else None
-        for number in range(first, first + frames):
-            picture = VideoFrame(64, 48, "yuv420p")
-            picture.pts = number
-            container.mux(video.encode(picture))
-            if audio is not None:
-                silence = av.AudioFrame("s16p", "mono", 1152)
-                silence.sample_rate, silence.pts = 48_000, number * 1920
-                container.mux(audio.encode(silence))
-        container.mux(video.encode())
-    return written.getvalue()
+        assert sum(1 for _ in reader.frames()) == transport_streams.FRAMES
 
 
 def test_a_live_recording_that_does_not_know_its_size_is_sound(tmp_path: Path) -> None:

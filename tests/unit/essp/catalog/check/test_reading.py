@@ -19,7 +19,9 @@ from essp.catalog.check.duplicates import near
 from essp.catalog.check.measures import Checked, Measures, measures_of, packed, unpacked
 from essp.catalog.check.reading import decoded, packets_only
 from essp_common.errors import BadVideo
+from essp_engine.video.container import VideoFile
 from essp_engine.video.synthetic import Encoding, Picture, drifting, numbered, write_video
+from tests.harness import transport_streams
 from tests.harness.photographs import photograph
 
 WIDTH, HEIGHT = 128, 96
@@ -67,6 +69,11 @@ def test_the_shape_of_pixels_is_that_of_the_container(
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
         container.mux(stream.encode())
     assert read(path).pixel_aspect == pytest.approx(float(aspect or 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("read", [decoded, packets_only])
+def test_sound_that_begins_in_the_middle_hides_no_frame(read: Callable[[VideoFile], Measures]) -> None:
+    assert read(io.BytesIO(transport_streams.with_late_sound())).packets == transport_streams.FRAMES
 
 
 def test_cuts_are_found_with_the_frames_on_both_sides(tmp_path: Path) -> None:
