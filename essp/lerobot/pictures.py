@@ -83,12 +83,12 @@ class Pictures:
 
     def _opened(self, key: str) -> Any:
         path = self._store.local_path(key)
-        source = path if path is not None else pa.PythonFile(self._store.open(key), mode="r")
+        file = pa.PythonFile(self._store.open(key), mode="r") if path is None else None
         try:
-            return tables.opened(source)
+            return tables.opened(path if file is None else file)
         except tables.UNREADABLE as error:
-            if path is None:
-                source.close()
+            if file is not None:
+                file.close()
             raise ConfigError(f"{self._store.uri(key)} cannot be read: {error}", code="unreadable") from error
 
 

@@ -1,7 +1,7 @@
 """Motion vectors: how far the blocks of each frame moved, as the encoder has stored it.
 
 An encoder predicts most blocks of a frame from other frames, and stores how far each block has moved. Reading these
-vectors costs a small part of computing flow, and they are noisier: an encoder chooses what is cheap to store, not what
+vectors costs less than computing flow, and they are noisier: an encoder chooses what is cheap to store, not what
 has moved (Zhang et al., "Real-time Action Recognition with Enhanced Motion Vector CNNs", CVPR 2016; Wu et al.,
 "Compressed Video Action Recognition", CVPR 2018).
 
