@@ -181,6 +181,7 @@ def test_a_predictor_that_dies_begins_again(bench: PredictorBench) -> None:
 
 
 def test_a_stopped_job_is_left_and_can_be_started_again(bench: PredictorBench) -> None:
+    bench.completes = False  # the first run may get all clips before it hears of the stop, and finish
     with bench.predictor():
         bench.deliver("rgb", 0)
         next(bench.reports())
@@ -188,7 +189,9 @@ def test_a_stopped_job_is_left_and_can_be_started_again(bench: PredictorBench) -
             bench.control(Control.STOP)
             bench.control(Control.START, fence=3)
         bench.deliver_all(CLIPS)
-        assert bench.finished().fence == 3
+        while bench.finished().fence != 3:
+            pass
+        bench.control(Control.COMPLETE)
 
 
 def test_a_job_is_started_again_before_everybody_has_heard_so(
