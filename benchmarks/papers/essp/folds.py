@@ -204,8 +204,14 @@ def _folds(values: Values, kind: str) -> list[Mapping[str, Any]]:
     return [value for key, value in values.items() if key.startswith(f"{kind}.")]
 
 
+def _shown(values: Values) -> list[str]:
+    """The kinds that have about as many folds as the other."""
+    counts = {kind: len(_folds(values, kind)) for kind in KINDS}
+    return [kind for kind, count in counts.items() if 2 * count >= max(counts.values())]
+
+
 def _table(values: Values) -> str:
-    kinds = [kind for kind in KINDS if _folds(values, kind)]
+    kinds = _shown(values)
     rows = []
     for name, title in ROWS.items():
         row = [title]
@@ -215,7 +221,8 @@ def _table(values: Values) -> str:
         rows.append(row)
     heads = [f"{kind}, {len(_folds(values, kind))} folds, %" for kind in kinds]
     gains = [_gain(kind, _folds(values, kind)) for kind in kinds]
-    return "\n\n".join([markdown(["what the network sees", *heads], rows), *gains])
+    left = [f"Not measured yet: {kind}." for kind in KINDS if kind not in kinds]
+    return "\n\n".join([markdown(["what the network sees", *heads], rows), *gains, *left])
 
 
 def _gain(kind: str, folds: Sequence[Mapping[str, Any]]) -> str:
@@ -224,8 +231,8 @@ def _gain(kind: str, folds: Sequence[Mapping[str, Any]]) -> str:
     best = max(streams, key=lambda name: accuracy(folds, name)[0])
     points, width = accuracy(folds, "all-product", best)
     return (
-        f"{kind.capitalize()}, the product of all of them is right for {points:.1f} ± {width:.1f} points more than "
-        f"{TITLES[best]}, the best of them, fold by fold."
+        f"{kind.capitalize()}, the product of all of them gains {points:.1f} ± {width:.1f} points, fold by fold, on "
+        f"the best single one ({TITLES[best]})."
     )
 
 
@@ -235,7 +242,7 @@ def _draw(values: Values) -> Figure | None:
     names = list(ROWS)
     for offset, kind, colour in ((-0.15, "pretrained", "#2a7f62"), (0.15, "scratch", "#33658a")):
         folds = _folds(values, kind)
-        if folds:
+        if kind in _shown(values):
             shown = [name for name in names if name in folds[0]["top1"]]
             found = [accuracy(folds, name) for name in shown]
             places = [names.index(name) + offset for name in shown]

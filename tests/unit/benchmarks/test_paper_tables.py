@@ -94,7 +94,7 @@ def per_frame() -> Made:
 
 
 def folds() -> Made:
-    top1 = {"rgb-1": 0.5, "flow-10": 0.5, "two-mean": 1.0, "fused": 0.5}
+    top1 = {"rgb-1": 0.5, "flow-10": 0.5, "two-mean": 1.0, "all-product": 0.75, "fused": 0.5}
     return {f"scratch.set1.{fold}": {"videos": 6, "top1": top1, "strategy": "best"} for fold in (1, 2)}
 
 
@@ -117,7 +117,7 @@ MADE: dict[tuple[str, str], Made] = {
 }
 SAID = {
     ("essp", "per_frame"): "takes 1.02 (1.02 to 1.02) times the network's step alone",
-    ("essp", "folds"): "| one frame and flow, L = 10, averaged | 100.0 ± 0.0 |",
+    ("essp", "folds"): "gains 25.0 ± 0.0 points, fold by fold, on the best single one (one frame)",
     ("check-qzp", "waits"): "| P | 0.5 (0.5 to 0.5) | 33.3 % |",
     ("check-qzp", "stages"): "| resnet50 | weights | 400 B | 95.0 % |",
     ("check-qzp", "training"): "1.020 (1.020 to 1.020)",
