@@ -54,7 +54,7 @@ if __name__ == "__main__":
     clips = essp.Loader(options.catalog, clip=clip, batch_size=8, sampling=sampling, drop_last=True).map(inputs)
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=8).map(inputs)
     states = Path("hugging-face").glob("checkpoint-*/loader.pt")
-    if state := max(states, key=lambda path: path.stat().st_mtime, default=None):
+    if state := max(states, key=lambda path: int(path.parent.name.rpartition("-")[2]), default=None):
         clips.load_state_dict(torch.load(state))
     trainer = ClipTrainer(model, arguments, train_dataset=clips, eval_dataset=validation, callbacks=[KeepPlace()])
     trainer.train(resume_from_checkpoint=str(state.parent) if state else None)

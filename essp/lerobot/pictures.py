@@ -82,13 +82,12 @@ class Pictures:
         return self._open[file]
 
     def _opened(self, key: str) -> Any:
-        path = self._store.local_path(key)
-        file = pa.PythonFile(self._store.open(key), mode="r") if path is None else None
+        source: Any = self._store.local_path(key) or pa.PythonFile(self._store.open(key), mode="r")
         try:
-            return tables.opened(path if file is None else file)
+            return tables.opened(source)
         except tables.UNREADABLE as error:
-            if file is not None:
-                file.close()
+            if not isinstance(source, str):
+                source.close()
             raise ConfigError(f"{self._store.uri(key)} cannot be read: {error}", code="unreadable") from error
 
 

@@ -123,12 +123,13 @@ def catalog_of(videos: Path, number: str, work: Path) -> Path:
     with listed.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(("path", "label", "group"))
-        rows.writerows((videos / row["path"], row["label"], row["sequence"]) for row in _index(videos, number))
+        rows.writerows((videos / row["path"], row["label"], row["sequence"]) for row in index_of(videos, number))
     build(f"file://{listed}", f"file://{path}", _ROOTS, BuildOptions("csv"))
     return path
 
 
-def _index(videos: Path, number: str = "") -> list[dict[str, str]]:
+def index_of(videos: Path, number: str = "") -> list[dict[str, str]]:
+    """The rows of `index.csv`, of one set or of all."""
     with (videos / "index.csv").open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if number in ("", row["set"])]
 
@@ -179,7 +180,7 @@ def fold(catalog: Path, kind: str, group: str, quick: bool) -> dict[str, Any]:
 def _steps(options: Options) -> Steps:
     assert options.videos is not None
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    index = _index(options.videos)
+    index = index_of(options.videos)
     for kind in KINDS:
         for number in sorted({row["set"] for row in index})[: 1 if options.quick else None]:
             catalog = catalog_of(options.videos, number, options.work)
@@ -205,7 +206,7 @@ def _folds(values: Values, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _shown(values: Values) -> list[str]:
-    """The kinds that have about as many folds as the other."""
+    """The kinds that have at least half as many folds as the other."""
     counts = {kind: len(_folds(values, kind)) for kind in KINDS}
     return [kind for kind, count in counts.items() if 2 * count >= max(counts.values())]
 

@@ -7,14 +7,16 @@ decoding then takes longer counts as theirs.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers.document import markdown, spread
-from benchmarks.papers.essp.folds import KINDS, STREAMS, TITLES
+from benchmarks.papers.essp.folds import KINDS, STREAMS, TITLES, index_of
 from benchmarks.papers.machine import apart
 from benchmarks.papers.study import Options, Part, Steps, Values
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
@@ -28,7 +30,7 @@ FRAMES, VIDEOS = 16, 40
 _DECODE, _MOTION = "decode", "decode with motion"
 
 
-def costs(videos: list[Path], quick: bool) -> dict[str, float]:
+def costs(videos: list[Path]) -> dict[str, float]:
     """Milliseconds of processor time for each clip: of decoding, with and without motion vectors, and of streams."""
     import cv2
 
@@ -38,28 +40,25 @@ def costs(videos: list[Path], quick: bool) -> dict[str, float]:
         stream.setup()
     took = dict.fromkeys((_DECODE, _MOTION, *streams), 0.0)
 
-    def timed(name: str, began_s: float) -> None:
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        began_s = time.process_time()
+        made = work()
         took[name] += time.process_time() - began_s
+        return made
 
-    _decoded(videos[0], motion=True)
-    for path in videos:
-        began_s = time.process_time()
-        clip, _ = _decoded(path, motion=False)
-        timed(_DECODE, began_s)
-        began_s = time.process_time()
-        _, motion = _decoded(path, motion=True)
-        timed(_MOTION, began_s)
+    lengths = [probe(str(path)).frame_count for path in videos]
+    _decoded(videos[0], lengths[0], motion=True)
+    for path, length in zip(videos, lengths, strict=True):
+        clip, _ = timed(_DECODE, partial(_decoded, path, length, motion=False))
+        _, motion = timed(_MOTION, partial(_decoded, path, length, motion=True))
         for name, stream in streams.items():
-            began_s = time.process_time()
-            extract_with(stream, Intermediates(clip, motion=motion))
-            timed(name, began_s)
+            timed(name, partial(extract_with, stream, Intermediates(clip, motion=motion)))
     return {name: round(1e3 * seconds / len(videos), 3) for name, seconds in took.items()}
 
 
-def _decoded(path: Path, motion: bool) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
-    """The clip in the middle of a video, and its motion (zeros without `motion`)."""
-    side, length = KINDS["pretrained"].side, probe(str(path)).frame_count
-    first = max(0, (length - FRAMES) // 2)
+def _decoded(path: Path, length: int, motion: bool) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+    """The clip in the middle of a video of `length` frames, and its motion (zeros without `motion`)."""
+    side, first = KINDS["pretrained"].side, max(0, (length - FRAMES) // 2)
     seed = Seed(first_frame=first, frame_count=FRAMES, stride=1, last_frame=length - 1)
     clip = np.empty((FRAMES, side, side, 3), np.uint8)
     moves = np.zeros((FRAMES, *motion_shape(side, side)), np.int16)
@@ -71,11 +70,11 @@ def _decoded(path: Path, motion: bool) -> tuple[NDArray[np.uint8], NDArray[np.in
 
 def _steps(options: Options) -> Steps:
     assert options.videos is not None
-    found = sorted(options.videos.rglob("*.avi"))
+    found = [options.videos / row["path"] for row in index_of(options.videos)]
     count = 2 if options.quick else VIDEOS
     chosen = found[:: max(1, len(found) // count)][:count]
     for number in range(options.rounds):
-        yield str(number), partial(apart, costs, chosen, options.quick)
+        yield str(number), partial(apart, costs, chosen)
 
 
 def _table(values: Values) -> str:

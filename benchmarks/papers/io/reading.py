@@ -35,7 +35,7 @@ from benchmarks.image_sets import write
 from benchmarks.papers.document import markdown, spread
 from benchmarks.papers.io.images import IMAGENET, PARTS, STORES, median_bytes, source_of
 from benchmarks.papers.machine import apart
-from benchmarks.papers.study import Options, Part, Steps, Values
+from benchmarks.papers.study import FIRST, Options, Part, Steps, Values
 from essp.bench.io import BOUND, IoBenchmark, IoOptions
 from essp.bench.pipeline import Kind, Plan, measured
 from essp.bench.sources import Shape, Source, open_source
@@ -168,8 +168,8 @@ def _machines_steps(options: Options) -> Steps:
 
 def runs(values: Values, name: str) -> list[Any]:
     """What the runs of a step measured, without the first one."""
-    found = [value for key, value in values.items() if key.rpartition("/")[0] == name]
-    return found[1:] or found
+    found = {key: value for key, value in values.items() if key.rpartition("/")[0] == name}
+    return [value for key, value in found.items() if not key.endswith(FIRST)] or list(found.values())
 
 
 def _rate(values: Values, device: str, pipeline: str, threads: int) -> list[float]:
