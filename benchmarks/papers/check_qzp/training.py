@@ -189,7 +189,7 @@ def _draw(values: Values) -> Figure | None:
                 axes.plot(ratio, row, "o", color="#2a7f62", alpha=0.7)
         axes.axvline(1, color="grey", linestyle="--")
         axes.set_yticks(range(len(TRAINED) - 1), [_title(name).replace("`", "") for name in TRAINED[1:]])
-        axes.invert_yaxis()
+        axes.set_ylim(len(TRAINED) - 1.5, -0.5)
         axes.set_title(network)
         axes.set_xlabel("time / without checkpoints")
     return figure

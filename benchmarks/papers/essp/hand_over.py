@@ -147,7 +147,8 @@ def _draw_nodes(values: Values) -> Figure | None:
     link = next(iter(values.values()))["link_clips_per_s"]
     axes.plot(NODES, [nodes * link for nodes in NODES], "--", color="grey", label="what the links carry")
     for key, value in values.items():
-        axes.plot(int(key.split(".")[0]), value["clips_per_s"], "o", color="#2a7f62")
+        label = "measured" if key == next(iter(values)) else None
+        axes.plot(int(key.split(".")[0]), value["clips_per_s"], "o", color="#2a7f62", label=label)
     axes.set_xlabel("cache nodes")
     axes.set_ylabel("clips/s")
     axes.set_xticks(NODES)

@@ -179,17 +179,20 @@ def _draw_scaling(values: Values) -> Figure | None:
     cores = int(cost["cpus"])
     figure = Figure(figsize=(7.6, 3.0), layout="constrained")
     here, beyond = figure.subplots(1, 2)
-    for decoders, colour in zip(DECODERS, ("#2a7f62", "#c8553d", "#33658a"), strict=True):
+    ranks_beyond = (1, 2, 4, 8, 16, 32)
+    beside = (-0.08, 0.0, 0.08)  # points of equal rates would hide each other
+    for decoders, colour, aside in zip(DECODERS, ("#2a7f62", "#c8553d", "#33658a"), beside, strict=True):
         here.plot(RANKS, [predicted(cost, ranks, decoders, cores) for ranks in RANKS], color=colour, linewidth=1)
         for ranks in RANKS:
             for rate in _rates(values, ranks, decoders):
-                here.plot(ranks, rate, "o", color=colour, markersize=4)
+                here.plot(ranks + aside, rate, "o", color=colour, markersize=4)
         here.plot([], [], "o-", color=colour, label=f"{decoders} decoder{'s' * (decoders > 1)} a rank")
-        ranks_beyond = (1, 2, 4, 8, 16, 32)
         rates = [predicted(cost, ranks, decoders, 4 * ranks) for ranks in ranks_beyond]
         beyond.plot(ranks_beyond, rates, color=colour, linewidth=1)
     here.set_title(f"{cores} cores: points measured, lines simulated")
     beyond.set_title("simulated, 4 cores a rank")
+    here.set_xticks(RANKS)
+    beyond.set_xticks((1, 8, 16, 32))
     for axes in (here, beyond):
         axes.set_xlabel("ranks")
         axes.set_ylabel("clips/s")

@@ -117,10 +117,11 @@ def _draw(values: Values) -> Figure | None:
         course = values[key]["course"][::_EVERY]
         names = sorted({name for shares in course for name in shares}, key=lambda name: int(name.rpartition("-")[2]))
         hours = [number * _EVERY * _PERIOD_S / 3600 for number in range(len(course))]
-        axes.stackplot(hours, [[shares.get(name, 0) for shares in course] for name in names])
+        counts = [[shares.get(name, 0) for shares in course] for name in names]
+        axes.stackplot(hours, counts, step="post")
         axes.set_title("validation after each epoch" if key == "1" else f"{key} times in an epoch")
         axes.set_xlabel("hours")
-        axes.set_ylabel("GPUs of each training")
+        axes.set_ylabel("GPUs; a colour for each training")
     return figure
 
 

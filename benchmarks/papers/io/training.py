@@ -175,18 +175,18 @@ def _over_time_table(values: Values) -> str:
 
 
 def _draw_over_time(values: Values) -> Figure | None:
-    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-    panels: Any = figure.subplots(2, 1, sharex=True)
-    for axes, device in zip(panels, ("hdd", "ssd"), strict=True):
-        for ahead, colour in ((1, "#2a7f62"), (0, "black")):
-            found = values.get(f"{device}.{ahead}")
-            if found:
-                times = [0.0, *(time_s for time_s, _ in found)]
-                label = "one batch ahead" if ahead else "without prefetch"
-                axes.stairs([rate for _, rate in found], times, color=colour, alpha=0.8, fill=bool(ahead), label=label)
-        axes.set_ylabel(f"{device}, MB/s")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
-    panels[1].set_xlabel("s")
+    figure = Figure(figsize=(7.5, 5.2), layout="constrained")
+    panels: Any = figure.subplots(4, 1, sharex=True)
+    shown = [(device, ahead) for device in ("hdd", "ssd") for ahead in PREFETCH]
+    for axes, (device, ahead) in zip(panels, shown, strict=True):
+        if found := values.get(f"{device}.{ahead}"):
+            times = [0.0, *(time_s for time_s, _ in found)]
+            axes.stairs([rate for _, rate in found], times, color="#2a7f62", fill=True)
+            axes.axvline(times[-1], color="black", linestyle=":")
+        axes.set_xlim(left=0)
+        axes.set_title(f"{device}, {'one batch ahead' if ahead else 'without prefetch'}", fontsize=9)
+        axes.set_ylabel("MB/s")
+    panels[-1].set_xlabel("s; dotted: the training ends")
     return figure
 
 

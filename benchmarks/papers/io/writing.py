@@ -234,6 +234,7 @@ def _draw_over_time(values: Values) -> Figure | None:
             for begin, end, count in found["writes"]:
                 axes.bar(begin, count / 1e6 / (end - begin), end - begin, align="edge", color="#2a7f62")
             axes.axvline(found["training_s"], color="black", linestyle=":")
+        axes.set_xlim(left=0)
         axes.set_ylabel(f"{mode}, MB/s")
     panels[1].set_xlabel("s; dotted: the training ends")
     return figure

@@ -30,7 +30,7 @@ MODELS = {"resnet18": "ResNet-18", "resnet152": "ResNet-152"}
 LOADERS = {
     "records": "`essp.Records`, pixels",
     "files0": "`DataLoader`, JPEG files, 0 workers",
-    "files1": "1 worker",
+    "files1": "`DataLoader`, JPEG files, 1 worker",
 }
 COLOURS = {"records": "#2a7f62", "files0": "#c8553d", "files1": "#d9a441"}
 WARM = 3
@@ -142,14 +142,13 @@ def _draw(values: Values) -> Figure:
         for loader, name in LOADERS.items():
             if (run := values.get(f"{model}.{loader}.0")) is None:
                 continue
-            panel.plot(run["data_ms"][WARM:], color=COLOURS[loader], label=f"data: {name.replace('`', '')}")
-            compute = "compute" if loader == "records" else None
-            panel.plot(run["compute_ms"][WARM:], "--", color="#7a8793", linewidth=0.8, label=compute)
+            panel.plot(run["data_ms"][WARM:], color=COLOURS[loader], label=name.replace("`", ""))
+            panel.plot(run["compute_ms"][WARM:], "--", color=COLOURS[loader], linewidth=0.8)
         panel.set_yscale("log")
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("step")
-    axes[0].set_ylabel("ms")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
+    axes[0].set_ylabel("ms; solid: data, dashed: compute")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=7)
     return figure
 
 
