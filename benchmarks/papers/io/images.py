@@ -56,7 +56,7 @@ class ImageFiles:
 
 
 IMAGENET = ImageFiles("imagenet", 16_384, 375, 500, 94)
-"""Sizes as in the paper: a median of 112 KB."""
+"""Sizes as in the paper: a median of 113 KiB, there 112 KB."""
 CALTECH = ImageFiles("caltech", 9_144, 200, 300, 62)
 """As many images as Caltech 101 has, with a median of about 12 KB."""
 

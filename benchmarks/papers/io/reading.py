@@ -1,6 +1,6 @@
 """Images per second over threads (the paper's Figures 4 and 5), from an object store, and by several processes.
 
-`reading`: `essp bench io` on 16,384 files of 112 KB, with simulated devices that have the bandwidths of the paper's
+`reading`: `essp bench io` on 16,384 files of 113 KiB, with simulated devices that have the bandwidths of the paper's
 Table I, and from this machine's own disk, whose page cache is emptied of these files before each run. `raw` are plain
 reads of the same bytes, in the role of IOR. A run reads `_BATCHES` batches, at random from all files.
 
