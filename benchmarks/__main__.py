@@ -1,9 +1,9 @@
 """`python -m benchmarks`: measure the hot path against its limit and its alternatives.
 
 Prints lines `name value unit`, and writes them with their details to `results/latest.json`, benchmark by benchmark,
-and in the end, as bars, to `results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. A
-run that was interrupted is gone on with by `--resume`. How far it is, and how long it will take, goes to the error
-stream. README.md says what each figure is.
+and in the end, as bars, to `results/latest.png`; with `--publish` also to `figures.json`, and from there into README.md
+and to `docs/benchmarks.png`. A run that was interrupted is gone on with by `--resume`. How far it is, and how long it
+will take, goes to the error stream. README.md says what each figure is.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -50,9 +49,10 @@ from benchmarks import (
     transport,
     views,
 )
-from benchmarks.figures import Aim, Figure, Scale
+from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
+from benchmarks.published import FILE, Published
 from benchmarks.table import insert, table
 from essp_common import distribution
 from essp_common.runtime.cores import cpu_count
@@ -129,7 +129,12 @@ def main(
     resume: Annotated[
         bool, typer.Option(help="Go on with the run that the results are of: what it has measured is kept.")
     ] = False,
-    publish: Annotated[bool, typer.Option(help="Put the figures into README.md and the plot into docs.")] = False,
+    publish: Annotated[
+        bool, typer.Option(help="Put the figures into figures.json, README.md and the plot in docs.")
+    ] = False,
+    redraw: Annotated[
+        bool, typer.Option("--draw", help="Measure nothing; write README.md and the plot again from figures.json.")
+    ] = False,
     rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 3,
     clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 30,
     videos: Annotated[Path, typer.Option(help="Where the videos are kept.")] = RESULTS / "videos",
@@ -142,9 +147,12 @@ def main(
     results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
 ) -> None:
     """Measure, print lines `name value unit`, write JSON and a plot."""
+    if redraw:
+        _show(Published.read(FILE))
+        return
     chosen = benchmarks_of(only or [])
-    if publish and (only or quick):
-        _refuse("--publish replaces all figures in README.md by those of a whole run; leave --only and --quick out")
+    if publish and quick:
+        _refuse("--quick gives figures that mean nothing; leave --publish out")
     scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full, photographs)
     latest = results / "latest.json"
     results.mkdir(parents=True, exist_ok=True)
@@ -175,8 +183,16 @@ def main(
     told = json.loads(latest.read_text(encoding="utf-8"))
     draw(figures, results / "latest.png")
     if publish:
-        draw(figures, ROOT / "docs" / "benchmarks.png")
-        insert(table(figures, told), ROOT / "benchmarks" / "README.md")
+        before = Published.read(FILE) if only else Published()
+        published = before.with_run(told, figures, order=lambda name: list(BENCHMARKS).index(benchmarks_of([name])[0]))
+        published.write(FILE)
+        _show(published)
+
+
+def _show(published: Published) -> None:
+    """The table and the plot of the published figures."""
+    draw([figure for figure, _ in published.figures], ROOT / "docs" / "benchmarks.png")
+    insert(table(published), ROOT / "benchmarks" / "README.md")
 
 
 def line(figure: Figure) -> str:
@@ -203,7 +219,7 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
         "quick": scale.quick,
         "full": scale.full,
         "photographs": None if scale.photographs is None else str(scale.photographs),
-        "figures": [asdict(f) | {"met": f.aim.met(f.value) if f.aim is not None else None} for f in figures],
+        "figures": [figure.written() for figure in figures],
     }
 
 
@@ -216,11 +232,7 @@ def kept(latest: Path, present: Mapping[str, object]) -> tuple[list[Figure], lis
     differing = [name for name in _OF_A_RUN if before.get(name) != present[name]]
     if differing:
         _refuse(f"the run in {latest} was another one ({', '.join(differing)}); leave --resume out")
-    figures = [
-        Figure(**{name: value for name, value in figure.items() if name not in ("aim", "met")} | {"aim": _aim(figure)})
-        for figure in before["figures"]
-    ]
-    return figures, before.get("through", [])
+    return [Figure.read(figure) for figure in before["figures"]], before.get("through", [])
 
 
 def _cpu() -> str:
@@ -230,10 +242,6 @@ def _cpu() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _aim(figure: Mapping[str, Any]) -> Aim | None:
-    return None if figure["aim"] is None else Aim(**figure["aim"])
 
 
 def benchmarks_of(only: Sequence[str]) -> list[str]:

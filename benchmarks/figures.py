@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 from benchmarks.embedded import NullJob
 from benchmarks.inputs import Videos, VideoSet, make
@@ -49,6 +50,17 @@ class Figure:
     def of(cls, name: str, ratio: Ratio, aim: Aim | None, detail: Mapping[str, float | str]) -> Figure:
         """A ratio of costs."""
         return cls(name, ratio.median, "ratio", aim, ratio.low, ratio.high, detail)
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Self:
+        """From what `written` gave; more in it has no effect."""
+        names = ("name", "value", "unit", "low", "high", "detail")
+        aim = None if written["aim"] is None else Aim(**written["aim"])
+        return cls(aim=aim, **{name: written[name] for name in names})
+
+    def written(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"met": self.aim.met(self.value) if self.aim is not None else None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def draw(figures: Sequence[Figure], path: Path) -> None:
     for row, (figure, aim) in enumerate(aimed):
         better = _better(figure.value, aim)
         axes.barh(row, better - 1, left=1, color=_MET if aim.met(figure.value) else _MISSED, height=0.7)
-        ends = [_better(bound, aim) for bound in (figure.low, figure.high) if bound]
+        ends = [_better(bound, aim) for bound in (figure.low, figure.high) if bound and bound > 0]  # a logarithmic axis
         if len(ends) == 2:
             axes.plot(ends, [row, row], color="black", linewidth=0.8)
         unit = "" if figure.unit == "ratio" else f" {figure.unit}"

@@ -24,7 +24,8 @@ from benchmarks.loading import loader_of
 from benchmarks.measure import Cost
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
-from benchmarks.table import BEGIN, END, insert, table
+from benchmarks.published import Published
+from benchmarks.table import BEGIN, END, table
 from essp.catalog.summary import summarize
 from essp_common.catalog.file import read_catalog
 from essp_common.job.clip_spec import ClipSpec
@@ -111,16 +112,38 @@ def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
     assert progress.took_s == {"a": 65.0, "b": 20.0}
 
 
-@pytest.mark.parametrize("part", [{"only": ["planned"]}, {"quick": True}])
-def test_only_a_whole_run_is_published(
-    part: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table would lose all other figures, or have some that mean nothing."""
-    monkeypatch.setattr(benchmarks, "ROOT", tmp_path)
-    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"planned": lambda _: iter([Figure("planned", 1, "ratio")])})
+def test_figures_that_mean_nothing_are_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        benchmarks.main(videos=tmp_path, results=tmp_path, publish=True, **part)
-    assert "leave --only and --quick out" in capsys.readouterr().err
+        benchmarks.main(videos=tmp_path, results=tmp_path, publish=True, quick=True)
+    assert "leave --publish out" in capsys.readouterr().err
+
+
+def test_a_run_of_some_benchmarks_publishes_these_and_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = tmp_path / "benchmarks" / "README.md"
+    readme.parent.mkdir()
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    monkeypatch.setattr(benchmarks, "ROOT", tmp_path)
+    monkeypatch.setattr(benchmarks, "FILE", tmp_path / "figures.json")
+    monkeypatch.setattr(benchmarks, "draw", lambda *_: None)
+    first = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6, {"peer": "pyav"}), Figure("a.x", 2.0, "ms")]
+    values = {"a": first, "b": [Figure("b", 3.0, "ms")]}
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {name: lambda _, name=name: iter(values[name]) for name in values})
+    told = iter(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"])
+    for only in (None, ["b"]):
+        day = document([], Scale(tmp_path)) | {"time": next(told)}
+        monkeypatch.setattr(benchmarks, "document", lambda f, _, day=day: day | {"figures": [x.written() for x in f]})
+        benchmarks.main(videos=tmp_path, results=tmp_path, publish=True, only=only)
+        values["b"] = [Figure("b", 4.0, "ms")]
+    text = readme.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert text.count("| `a` | 1.5 ratio | 1.4 to 1.6 | >= 2 | missed | 1 |\n| `a.x` | 2 ms |  |  |  | 1 |\n") == 1
+    assert text.count("| `b` | 4 ms |  |  |  | 2 |\n") == 1
+    assert (text[:7], text[-7:]) == ("before\n", "\nafter\n")
+    found = Published.read(tmp_path / "figures.json")
+    assert [run["time"] for run in found.runs] == ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]
+    assert found.figures[0] == (first[0], "2026-01-01T00:00:00Z")
 
 
 def test_a_run_that_was_interrupted_is_gone_on_with(
@@ -160,21 +183,10 @@ def test_a_run_that_was_interrupted_is_gone_on_with(
     ]
 
 
-def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    figures = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6), Figure("b", 3.0, "ms")]
-    for _ in range(2):
-        insert(table(figures, document(figures, Scale(tmp_path))), path)
-    text = path.read_text(encoding="utf-8")
-    assert "old" not in text
-    assert text.count("| `a` | 1.5 ratio | 1.4 to 1.6 | >= 2 | missed |\n| `b` | 3 ms |  |  |  |\n") == 1
-    assert (text[:7], text[-7:]) == ("before\n", "\nafter\n")
-
-
-def test_the_readme_has_a_place_for_the_table() -> None:
+def test_the_table_in_the_readme_is_that_of_the_published_figures() -> None:
+    """If not: `python -m benchmarks --draw`."""
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert text.index(BEGIN) < text.index(END)
+    assert text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip() == table(Published.read())
 
 
 @pytest.mark.lane("long")
