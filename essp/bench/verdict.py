@@ -5,6 +5,7 @@
     decoder    neither, and each thread computes most of its time: there are fewer threads than cores
     lock       neither, and more threads gain nothing while about one core is busy: Python runs one thread at a time
     turns      neither: threads alternate between reading and computing, so more of them help
+    unknown    the pipeline is faster than raw reads, its bound: one of them was cached, or the rates vary
 
 Raw reads that keep all cores busy read from memory. The cores are then the limiting factor, although the pipeline is as
 fast as raw reads. Cores used by other processes are not available to this one, so the sentence mentions them.
@@ -45,6 +46,7 @@ class Binds(StrEnum):
     DECODER = "decoder"
     LOCK = "lock"
     TURNS = "turns"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,17 @@ def judge(case: Case) -> Verdict:
             why += f"{best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
             why += "threads read and compute by turns"
             why += ", so more of them help" if _grows(case, best) else ""
+        case Binds.UNKNOWN:
+            bound = _bound(case, best)
+            why = f"no limiting factor is known: this is {percent(best.rate / bound.rate, 0)} of raw reads with "
+            why += (
+                f"{_threads(bound.threads)}, which should be its bound: one of them was cached, or the rates vary; try "
+            )
+            why += "more --runs"
         case _:
             why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads"
             why += "" if raw.threads == best.threads else f" with {_threads(raw.threads)}"
-            if _beats(case):
-                why += ", which do not limit it here: one was cached, or the rates vary; try more --runs"
-            else:
-                why += f", {_growth(case, best)}"
+            why += f", {_growth(case, best)}"
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
 
 
@@ -121,6 +127,8 @@ def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
     near_raw = best.rate >= NEAR * raw.rate
     if _busy(best, case.cores) and (not near_raw or raw.cpu_cores >= _OWN * case.cores):
         return Binds.CORES
+    if near_raw and best.rate > _BEYOND * _bound(case, best).rate:
+        return Binds.UNKNOWN
     if near_raw:
         return Binds.NETWORK if case.network else Binds.DEVICE
     if _stuck(case, best) and abs(best.cpu_cores - 1) <= 1 - NEAR:
@@ -148,10 +156,9 @@ def _grows(case: Case, best: Measured) -> bool:
     return best is ordered[-1] and best.rate >= (1 + _GAIN) * ordered[-2].rate
 
 
-def _beats(case: Case) -> bool:
-    """Whether the pipeline was faster than raw reads with as many threads, or than all of them."""
-    raw, most = {one.threads: one.rate for one in case.raw}, max(one.rate for one in case.raw)
-    return any(one.rate > _BEYOND * raw.get(one.threads, most) for one in case.pipeline)
+def _bound(case: Case, best: Measured) -> Measured:
+    """Raw reads with as many threads; without such, the fastest ones."""
+    return next((one for one in case.raw if one.threads == best.threads), fastest(case.raw))
 
 
 def fastest(measured: Sequence[Measured]) -> Measured:

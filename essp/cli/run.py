@@ -66,7 +66,8 @@ def main(
         bool,
         typer.Option(
             "--servers",
-            help="Send messages and clips through the servers that ESSP_BUS and ESSP_CACHE name, not memory.",
+            help="Send messages and clips through the servers that ESSP_BUS and ESSP_CACHE name, not memory. A master "
+            "there that runs a job of this name loses it to this process, and leaves.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,

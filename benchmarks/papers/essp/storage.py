@@ -8,6 +8,7 @@ frames and features such as HOF and MBH.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -88,13 +89,22 @@ def _table(values: Values) -> str:
                 size(sum(raw.values())),
                 data.said,
                 f"{clip_by_clip['extract']['core_hours']:,.1f}",
+                f"{clip_by_clip['core_hours']['extract']:,.1f} / {clip_by_clip['core_hours']['essp']:,.1f} / "
+                f"{pooled['core_hours']['essp']:,.1f}, for {data.epochs}",
+                f"{_epoch(clip_by_clip)} / {_epoch(pooled)}",
                 f"{clip_by_clip['machines']['extract']} / {clip_by_clip['machines']['essp']} / "
                 f"{pooled['machines']['essp']}",
             ]
         )
     head = ["data set", "JPEG files", "uncompressed", "the paper", "core-hours before the first clip"]
+    head += ["core-hours of all epochs: extract / ESSP / ESSP pooled", "extraction pays from epoch: ESSP / ESSP pooled"]
     head.append(f"machines of {CORES} cores for {WITHIN_H:g} h: extract / ESSP / ESSP pooled")
     return markdown(head, rows)
+
+
+def _epoch(compared: Mapping[str, Any]) -> str:
+    """The number of epochs from which extraction would have cost less processor time."""
+    return str(compared["pays_after_epochs"] or "never")
 
 
 PART = Part("storage", "disk space and processor time of extracting the published data sets", _steps, _table, uses=())

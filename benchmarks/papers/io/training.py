@@ -12,6 +12,7 @@ The first run of each is dropped.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,18 +148,19 @@ def _batches_table(values: Values) -> str:
     return f"Seconds for {_SIZES_IMAGES} images, 8 threads.\n\n" + markdown(["batch", *head], rows)
 
 
-def _draw_prefetch(values: Values) -> Figure | None:
-    devices = [device for device in DEVICES if runs(values, device)]
+def _draw_bars(values: Values, devices: Sequence[str], columns: Sequence[int], by: str) -> Figure:
+    """Seconds of a training by the number of threads or the size of batches, with and without prefetch."""
+    devices = [device for device in devices if runs(values, device)]
     figure = Figure(figsize=(7.5, 2.8), layout="constrained")
     panels: Any = figure.subplots(1, len(devices), sharey=True, squeeze=False)
     for axes, device in zip(panels[0], devices, strict=True):
         for ahead, colour in zip(PREFETCH, ("#d9d9d9", "#2a7f62"), strict=True):
-            for place, threads in enumerate(THREADS):
+            for place, column in enumerate(columns):
                 label = ("with prefetch" if ahead else "without") if not place else None
-                axes.bar(place, statistics.median(_seconds(values, device, ahead, threads)), color=colour, label=label)
-        axes.set_xticks(range(len(THREADS)), [str(threads) for threads in THREADS])
+                axes.bar(place, statistics.median(_seconds(values, device, ahead, column)), color=colour, label=label)
+        axes.set_xticks(range(len(columns)), [str(column) for column in columns])
         axes.set_title(device)
-        axes.set_xlabel("threads")
+        axes.set_xlabel(by)
     panels[0][0].set_ylabel("training, s")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return figure
@@ -191,7 +193,11 @@ def _draw_over_time(values: Values) -> Figure | None:
 
 
 PREFETCH_PART = Part("prefetch", "training time over threads, with and without prefetch",
-                     _prefetch_steps, _prefetch_table, _draw_prefetch, quiet=True)  # fmt: skip
-BATCHES_PART = Part("batches", "training time over batch sizes", _batches_steps, _batches_table, quiet=True)
+                     _prefetch_steps, _prefetch_table,
+                     partial(_draw_bars, devices=DEVICES, columns=THREADS, by="threads"), quiet=True)  # fmt: skip
+BATCHES_PART = Part("batches", "training time over batch sizes, with and without prefetch",
+                    _batches_steps, _batches_table,
+                    partial(_draw_bars, devices=_SIZES_DEVICES, columns=SIZES, by="images in a batch"),
+                    quiet=True)  # fmt: skip
 READ_PART = Part("read_over_time", "bytes read over time, with and without prefetch",
                  _over_time_steps, _over_time_table, _draw_over_time, quiet=True, uses=())  # fmt: skip

@@ -85,19 +85,36 @@ def test_the_limiting_factor_is_said_with_its_reason(given: Case, binds: Binds, 
 
 
 @pytest.mark.parametrize(
-    ("raw", "said", "unsaid"),
+    ("raw", "binds", "said", "unsaid"),
     [
-        ([(1, 180.0, 0.2), (4, 342.0, 0.4)], "not limit it here", "more threads"),
-        ([(1, 230.0, 0.2), (4, 437.0, 0.4)], "gain 90 % from 1 to 4 threads: more threads help", "do not help"),
-        ([(2, 430.0, 0.2), (4, 410.0, 0.4)], "lose 5 % from 2 to 4 threads: it can serve no more", "gain"),
+        (
+            [(1, 180.0, 0.2), (4, 342.0, 0.4)], Binds.UNKNOWN,
+            "no limiting factor is known: this is 120 % of raw reads with 4 threads", "is the limiting factor",
+        ),
+        (
+            [(1, 230.0, 0.2), (4, 437.0, 0.4)], Binds.DEVICE,
+            "gain 90 % from 1 to 4 threads: more threads help", "do not help",
+        ),
+        (
+            [(2, 430.0, 0.2), (4, 410.0, 0.4)], Binds.DEVICE,
+            "lose 5 % from 2 to 4 threads: it can serve no more", "gain",
+        ),
     ],
     ids=["faster than its bound", "a gain of less than a latency gives", "a loss"],
-)
-def test_no_verdict_contradicts_its_own_figures(raw: Sequence[Triple], said: str, unsaid: str) -> None:
+)  # fmt: skip
+def test_no_verdict_contradicts_its_own_figures(raw: Sequence[Triple], binds: Binds, said: str, unsaid: str) -> None:
     verdict = judge(case([(4, 412.0, 0.8)], raw))
-    assert verdict.binds is Binds.DEVICE
+    assert verdict.binds is binds
     assert said in verdict.sentence
     assert unsaid not in verdict.sentence
+
+
+def test_what_varies_with_few_threads_does_not_hide_what_limits_many() -> None:
+    """Of slow reads, few are timed: with two threads, this was faster than its bound by chance."""
+    verdict = judge(
+        case([(2, 62, 0.03), (4, 118, 0.03), (8, 223, 0.05)], [(2, 57, 0.02), (4, 116, 0.02), (8, 229, 0.04)])
+    )
+    assert "gain 97 % from 4 to 8 threads: its latency is the limit, and more threads help" in verdict.sentence
 
 
 def test_what_a_sentence_says_of_threads_is_in_the_table() -> None:
@@ -119,14 +136,15 @@ def test_what_a_sentence_says_of_threads_is_in_the_table() -> None:
         if helps and verdict.binds in (Binds.TURNS, Binds.DECODER):
             assert rate[0] == 8, verdict
             assert own_gain >= 1.1, verdict
-        if verdict.binds is Binds.DEVICE:
-            beats = any(own[1] > 1.05 * bound[1] for own, bound in zip(pipeline, raw, strict=True))
-            assert beats == ("do not limit it here" in verdict.sentence), verdict
+        if verdict.binds in (Binds.DEVICE, Binds.UNKNOWN):
+            best = fastest([Measured(*one) for one in pipeline])
+            beats = best.rate > 1.05 * dict(one[:2] for one in raw)[best.threads]
+            assert beats == (verdict.binds is Binds.UNKNOWN), verdict
             if "more threads help" in verdict.sentence:
                 assert raw[-1][1] >= 1.1 * raw[-2][1], verdict
         if verdict.sentence.endswith(", and more threads gain nothing."):
             assert max(own[1] for own in pipeline) <= pipeline[0][1] / 0.97 + 1e-9, verdict
-    assert {Binds.TURNS, Binds.DEVICE, Binds.CORES, Binds.LOCK} <= said
+    assert {Binds.TURNS, Binds.DEVICE, Binds.CORES, Binds.LOCK, Binds.UNKNOWN} <= said
 
 
 def test_a_gain_is_said_as_the_table_shows_it() -> None:
