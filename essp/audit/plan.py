@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from functools import cache
+from itertools import repeat
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.schema import PLANNED
@@ -64,11 +65,13 @@ class _Plan:
         parts = [self._as_planned(begin, end) for begin, end in seen]
         for number in attempts.keys() | skipped.keys():
             trained = {**attempts.get(number, {}), **dict.fromkeys(skipped.get(number, ()))}
-            parts += (
-                self._instead(number, index, attempt)
-                for index, attempt in trained.items()
-                if any(begin <= (number, index) < end for begin, end in seen)
-            )
+            if not any(begin <= (number, 0) and (number + 1, 0) <= end for begin, end in seen):
+                trained = {
+                    index: attempt
+                    for index, attempt in trained.items()
+                    if any(begin <= (number, index) < end for begin, end in seen)
+                }
+            parts += map(self._instead, repeat(number), trained.keys(), trained.values())
         return as_text(joined(parts))
 
     def _instead_of_planned(self, number: int, index: int, attempt: int | None) -> int:
