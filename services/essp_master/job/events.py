@@ -1,8 +1,8 @@
 """The events of a job, in order: the newest few thousand, with ids from which a reader can resume, even after another
 master has taken over. Written by the master's thread, read by any number of others.
 
-A master keeps the events of many jobs, and as objects they take fifty times as much memory as compressed JSON. So
-all but the newest few are compressed, in blocks.
+A master keeps the events of many jobs, and as objects they take fifty times as much memory as compressed JSON. So all
+but the newest few are compressed, in blocks.
 """
 
 from __future__ import annotations
