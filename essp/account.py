@@ -7,9 +7,10 @@ because its weights are.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PhaseEvents,
     Runs,
     Stage,
+    TrainedAttempt,
 )
 from essp_common.runtime import ids
 
@@ -54,8 +56,8 @@ class Run:
     """By consumer and phase: how often it processed each clip, not counting repetitions after it fell back."""
     before: dict[str, list[Marks]] = field(init=False)
     """By consumer and phase: clips already contained in a checkpoint, which need not have been issued in this run."""
-    skipped: dict[str, list[Marks]] = field(init=False)
-    """By stream and phase."""
+    skipped: dict[str, dict[int, frozenset[int]]] = field(init=False)
+    """By stream and phase: the indices of the clips that it lacks, if there are any."""
     stopped: dict[str, Position] = field(default_factory=dict)
     """Consumer -> where it stopped early: it needs nothing from there until `rest`."""
     last_ms: int = 0
@@ -69,7 +71,7 @@ class Run:
         self.issued = self._marks()
         self.done = {name: self._marks() for name in self.start}
         self.before = {name: self._marks() for name in self.start}
-        self.skipped = {stream: self._marks() for stream in self.spec.readers().values()}
+        self.skipped = {stream: {} for stream in self.spec.readers().values()}
         for name in self.start:
             for number, marks in enumerate(self.done[name]):
                 marks[: self.first(name, number)] = 1
@@ -93,8 +95,8 @@ class Run:
 
     def gone(self, consumer: str, number: int) -> Marks:
         """The clips of a phase that a consumer has processed or does not need: 0 or 1 per clip."""
-        skipped = self.skipped[self.spec.readers()[consumer]][number]
-        gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
+        gone: Marks = (self.done[consumer][number] > 0).astype(np.uint8)
+        gone[list(self.skipped[self.spec.readers()[consumer]].get(number, ()))] = 1
         stopped = self.stopped.get(consumer)
         if stopped is not None and stopped.phase_index <= number < self.rest.phase_index:
             gone[stopped.index if number == stopped.phase_index else 0 :] = 1
@@ -113,9 +115,11 @@ class Saved:
     position: Position
     digest: str
     final: bool
-    attempts: dict[Position, int]
-    skipped: frozenset[Position]
-    """(phase, index) of the clips skipped before its position."""
+    attempts: Mapping[int, Mapping[int, int]]
+    """By phase and index: the attempts that were trained instead of the planned clips. Checkpoints share the phases
+    that did not change between them."""
+    skipped: Mapping[int, frozenset[int]]
+    """By phase: the indices of the skipped clips."""
     epochs: int
     """The job's number of epochs in that run; later runs may have more."""
     stopped: Position | None = None
@@ -155,7 +159,8 @@ class Account:
     """What users changed while the job ran, by number, with the places last reported by the trainers."""
     taken: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
     """Trainer and number of a change -> the places reported by the trainer, in order."""
-    _attempts: dict[str, dict[Position, int]] = field(default_factory=dict)
+    _attempts: dict[str, dict[int, dict[int, int]]] = field(default_factory=dict)
+    """By consumer, phase and index. The dict of a phase is replaced, never changed: checkpoints keep it."""
 
     @property
     def state(self) -> str:
@@ -184,9 +189,7 @@ class Account:
             self.runs[-1].last_ms = self.last_ms
             for events in entry.phases:
                 self._note(self.runs[-1], events)
-            for attempt in entry.attempts:
-                position = Position.of(attempt.position)
-                self._attempts.setdefault(attempt.consumer, {})[position] = attempt.attempt
+            self._note_attempts(entry.attempts)
             self._note_failures(self.runs[-1], entry)
         if entry.HasField("stopped") and self.runs:
             consumer = ids.trainer_consumer(entry.stopped.trainer)
@@ -211,7 +214,7 @@ class Account:
         run = Run(entry.fence, started.snapshot, spec, start, entry.time_ms)
         for name, position in start.items():
             known = self._attempts.get(name, {})
-            self._attempts[name] = {p: a for p, a in known.items() if p < position}
+            self._attempts[name] = {number: _before(position, number, attempts) for number, attempts in known.items()}
         if self.runs:
             _carry_skipped(self.runs[-1], run)
             run.stopped |= {name: at for name, at in self.runs[-1].stopped.items() if at < start.get(name, at)}
@@ -229,7 +232,8 @@ class Account:
         run.counts["decoded"] += _length(events.decoded)
         run.counts["extracted"] += sum(map(_length, events.extracted.values()))
         for stream, runs in events.skipped.items():
-            _mark(run.skipped[stream][number], runs)
+            indices = chain.from_iterable(range(*span) for span in _inside(runs, run.snapshot.phases[number].clips))
+            run.skipped[stream][number] = run.skipped[stream].get(number, frozenset()).union(indices)
         for consumer, runs in events.trained.items():
             _mark(run.done[consumer][number], runs)
         for consumer, runs in events.trained_before.items():
@@ -241,10 +245,18 @@ class Account:
 
     def _trained_as_planned(self, consumer: str, number: int, runs: Runs) -> None:
         """Assume that these clips were trained as planned, until another entry says otherwise."""
-        if known := self._attempts.get(consumer):
-            for begin, end in spans_of(runs):
-                for position in [p for p in known if p.phase_index == number and begin <= p.index < end]:
-                    del known[position]
+        known = self._attempts.get(consumer, {})
+        for begin, end in spans_of(runs) if known.get(number) else ():
+            if again := {index for index in known[number] if begin <= index < end}:
+                known[number] = {index: attempt for index, attempt in known[number].items() if index not in again}
+
+    def _note_attempts(self, attempts: Iterable[TrainedAttempt]) -> None:
+        found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+        for each in attempts:
+            found[each.consumer, each.position.phase_index][each.position.index] = each.attempt
+        for (consumer, number), its in found.items():
+            known = self._attempts.setdefault(consumer, {})
+            known[number] = known.get(number, {}) | its
 
     def _note_failures(self, run: Run, entry: HistoryEntry) -> None:
         for failure in entry.failures:
@@ -267,7 +279,6 @@ class Account:
     def _save(self, run: Run, checkpoint: CheckpointReady) -> None:
         consumer = ids.trainer_consumer(checkpoint.trainer)
         position = Position.of(checkpoint.position)
-        skipped = run.skipped[run.spec.readers()[consumer]]
         stopped = run.stopped.get(consumer)
         self.saved.append(
             Saved(
@@ -277,12 +288,7 @@ class Account:
                 digest=checkpoint.digest,
                 final=checkpoint.final,
                 attempts=dict(self._attempts.get(consumer, {})),
-                skipped=frozenset(
-                    Position(number, int(index))
-                    for number, marks in enumerate(skipped)
-                    for index in np.flatnonzero(marks)
-                    if (number, int(index)) < position
-                ),
+                skipped=dict(run.skipped[run.spec.readers()[consumer]]),
                 epochs=run.spec.epochs,
                 stopped=stopped if stopped is not None and run.rest <= position else None,
                 approximate=tuple(checkpoint.approximate),
@@ -319,10 +325,13 @@ def _carry_skipped(before: Run, after: Run) -> None:
     """
     for stream, phases in after.skipped.items():
         start = min(after.start[name] for name, read in after.spec.readers().items() if read == stream)
-        for number, (skipped, marks) in enumerate(zip(before.skipped.get(stream, ()), phases, strict=False)):
-            for index in np.flatnonzero(skipped):
-                if Position(number, int(index)) < start:
-                    marks[index] = 1
+        for number, skipped in before.skipped.get(stream, {}).items():
+            phases[number] = frozenset(index for index in skipped if (number, index) < start)
+
+
+def _before(position: Position, number: int, attempts: dict[int, int]) -> dict[int, int]:
+    """The attempts of a phase at clips before this position."""
+    return {index: attempt for index, attempt in attempts.items() if (number, index) < position}
 
 
 def _mark(marks: Marks, runs: Runs) -> int:

@@ -60,8 +60,8 @@ class PlanDigests(Protocol):
     def digest(
         self,
         until: Position,
-        attempts: Mapping[Position, int],
-        skipped: Set[Position],
+        attempts: Mapping[int, Mapping[int, int]],
+        skipped: Mapping[int, Set[int]],
         epochs: int,
         stopped: Position | None,
     ) -> str: ...

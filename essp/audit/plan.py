@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import cache
+from itertools import repeat
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.schema import PLANNED
@@ -25,14 +27,15 @@ class Planned:
     def digest(
         self,
         until: Position,
-        attempts: Mapping[Position, int],
-        skipped: Set[Position],
+        attempts: Mapping[int, Mapping[int, int]],
+        skipped: Mapping[int, Set[int]],
         epochs: int,
         stopped: Position | None = None,
     ) -> str:
         """The digest of all clips before `until`, some of them replaced or left out, with this number of epochs in the
         job.
 
+        `attempts`, `skipped`: by phase, as in `Saved`.
         `stopped`: no clips are seen from here to the phases after all epochs.
         """
         if epochs not in self._plans:
@@ -48,19 +51,33 @@ class _Plan:
         self._rest = after_epochs(phases.plans)
         self._before: dict[Position, dict[Position, int]] = {}
         """A position -> a later one -> the digest of the clips between them."""
+        self._instead = cache(self._instead_of_planned)
 
     def digest(
-        self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], stopped: Position | None
+        self,
+        until: Position,
+        attempts: Mapping[int, Mapping[int, int]],
+        skipped: Mapping[int, Set[int]],
+        stopped: Position | None,
     ) -> str:
         beginning = Position(0, 0)
         seen = [(beginning, until)] if stopped is None else [(beginning, stopped), (self._rest, until)]
-        changed = {at for at in (*attempts, *skipped) if any(begin <= at < end for begin, end in seen)}
         parts = [self._as_planned(begin, end) for begin, end in seen]
-        for position in changed:
-            parts.append(-self._clip(*position, 0))
-            if position not in skipped:
-                parts.append(self._clip(*position, attempts[position]))
+        for number in attempts.keys() | skipped.keys():
+            trained = {**attempts.get(number, {}), **dict.fromkeys(skipped.get(number, ()))}
+            if not any(begin <= (number, 0) and (number + 1, 0) <= end for begin, end in seen):
+                trained = {
+                    index: attempt
+                    for index, attempt in trained.items()
+                    if any(begin <= (number, index) < end for begin, end in seen)
+                }
+            parts += map(self._instead, repeat(number), trained.keys(), trained.values())
         return as_text(joined(parts))
+
+    def _instead_of_planned(self, number: int, index: int, attempt: int | None) -> int:
+        """What the digest changes by if this attempt was trained instead of the planned one, or none. Kept, because
+        every later checkpoint needs it, and to draw a single clip is slow."""
+        return (0 if attempt is None else self._clip(number, index, attempt)) - self._clip(number, index, 0)
 
     def _as_planned(self, start: Position, until: Position) -> int:
         before = self._before.setdefault(start, {})

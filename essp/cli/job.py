@@ -235,7 +235,8 @@ def _remove_from_master(name: str, dry_run: bool, yes: bool, server: str, token:
 
 def _remove_output(uri: str, dry_run: bool, yes: bool) -> dict[str, Any]:
     stores = Stores(Settings().stores)
-    found = _document(removal_in(uri, stores))
+    if dry_run or not yes:  # not otherwise: reading all jobs next to it may take long
+        found = _document(removal_in(uri, stores))
     if dry_run:
         return found
     if not yes:

@@ -15,7 +15,7 @@ from itertools import islice
 from essp.embedded.claim import Claim
 from essp.uris import shown
 from essp_common.artifacts import layout
-from essp_common.artifacts.dependents import taken_from
+from essp_common.artifacts.dependents import places_of, taken_by
 from essp_common.artifacts.history import History
 from essp_common.artifacts.neighbours import outputs_within
 from essp_common.artifacts.removal import Removal, holder_of, removal_of, remove_job
@@ -31,13 +31,18 @@ def removal_in(uri: str, stores: Stores) -> Removal:
     Raises `NotFound` if there is no job; `ConfigError` for a folder that is not an output; `Conflict` if another job
     stands on this one.
     """
+    found = _found_in(uri, stores)
+    _check_unused(uri, found.job, stores)
+    return found
+
+
+def _found_in(uri: str, stores: Stores) -> Removal:
     output = stores.under(uri)
     found = None if holder_of(output) is None else removal_of(output)
     if found is None:
         inside = [shown(place) for place, _ in islice(outputs_within(output), _MOST_NAMED)]
         instead = f"; name one output, as {', '.join(inside)}" if inside else ""
         raise NotFound(f"{shown(uri)} is not the output of a job: it has no {layout.SPEC}{instead}")
-    _check_unused(uri, found.job, stores)
     return found
 
 
@@ -56,7 +61,7 @@ def remove_output(uri: str, stores: Stores, say: Callable[[str], None]) -> Remov
     Raises as `removal_in` does, and `Conflict` while a process runs a job there. After an interruption it can be
     repeated.
     """
-    removal_in(uri, stores)  # a claim is a file, and is made in outputs alone
+    _found_in(uri, stores)  # a claim is a file, and is made in outputs alone
     output = stores.under(uri)
     with Claim(output, say) as claim:
         found = removal_in(uri, stores)
@@ -66,12 +71,14 @@ def remove_output(uri: str, stores: Stores, say: Callable[[str], None]) -> Remov
 
 
 def _check_unused(uri: str, job: str, stores: Stores) -> None:
+    folders = places_of(uri)
     parent = stores.under(uri.rstrip("/").rpartition("/")[0])
     for output, holder in outputs_within(parent):
         if output.rstrip("/") == uri.rstrip("/"):
             continue
-        for field, taken in taken_from(uri, holder.spec):
-            raise Conflict(
-                f"job {holder.spec.name} in {shown(output)} stands on job {job}: its {field} is {shown(taken)}; remove "
-                "that job first, or keep both"
-            )
+        for taken in taken_by(holder.spec):
+            if taken.is_in(folders):
+                raise Conflict(
+                    f"job {holder.spec.name} in {shown(output)} stands on job {job}: its {taken.field} is "
+                    f"{shown(taken.uri)}; remove that job first, or keep both"
+                )

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from essp_common.artifacts.neighbours import real_uris
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import names_place
 
 
-def taken_from(output: str, spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """What a job takes from this output, which is given as a URI: each field of the job with its URI."""
-    folders = [f"{uri.rstrip('/')}/" for uri in real_uris(output)]
-    for field, uri in _taken(spec):
-        if any(f"{real.rstrip('/')}/".startswith(folder) for real in real_uris(uri) for folder in folders):
-            yield field, uri
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Something that a job takes from elsewhere."""
+
+    field: str
+    uri: str
+    places: tuple[str, ...]
+    """The URI and, if its path contains symbolic links, the URI that they resolve to; each ends with a slash."""
+
+    def is_in(self, folders: Collection[str]) -> bool:
+        """Whether it is in one of these folders, which end with a slash."""
+        return any(place.startswith(folder) for place in self.places for folder in folders)
+
+
+def taken_by(spec: JobSpec) -> tuple[Taken, ...]:
+    """What a job takes from elsewhere."""
+    return tuple(Taken(field, uri, places_of(uri)) for field, uri in _taken(spec))
+
+
+def places_of(uri: str) -> tuple[str, ...]:
+    """The places of a URI, as in `Taken`."""
+    return tuple(f"{real.rstrip('/')}/" for real in real_uris(uri))
 
 
 def _taken(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """What a job takes from elsewhere."""
+    """The fields of a job that name such things, with their URIs."""
     if spec.fused_model is not None:
         yield spec.fused_model
     if spec.extract is not None and spec.extract.weights and names_place(spec.extract.weights):

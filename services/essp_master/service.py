@@ -273,8 +273,8 @@ class Master:
     def show(self, past: Sequence[JobStatus]) -> None:
         """Show these jobs, which this master does not run, and no other past ones."""
         with self._lock:
-            for name, _, _ in self._jobs.past_outputs():
-                self._jobs.forget(name)
+            for known in self._jobs.past_jobs():
+                self._jobs.forget(known.summary.name)
             for status in past:
                 self._jobs.remember(status)
 

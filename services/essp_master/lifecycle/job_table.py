@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
+from essp_common.artifacts.dependents import Taken
 from essp_common.errors import Conflict, NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus, JobSummary
@@ -25,8 +26,8 @@ from essp_master.job.job import Job
 from essp_master.status.status_view import summary_of, summary_of_past
 
 
-@dataclass(frozen=True, slots=True)
-class _Past:
+@dataclass(slots=True)
+class PastJob:
     """A past job."""
 
     summary: JobSummary
@@ -34,6 +35,8 @@ class _Past:
     packed: bytes
     """Its last status, compressed."""
     output: str
+    takes: Collection[Taken] | None = None
+    """What it takes from elsewhere; None until its specification was read for that (`removal.py`)."""
 
     @classmethod
     def of(cls, status: JobStatus) -> Self:
@@ -59,7 +62,7 @@ class JobTable:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._past: dict[str, _Past] = {}
+        self._past: dict[str, PastJob] = {}
         self._starting: dict[str, _Starting] = {}
 
     def __iter__(self) -> Iterator[Job]:
@@ -154,15 +157,15 @@ class JobTable:
     def remember(self, past: JobStatus) -> None:
         """Keep a past job, by its last status alone."""
         self._jobs.pop(past.name, None)
-        self._past[past.name] = _Past.of(past)
+        self._past[past.name] = PastJob.of(past)
 
     def past(self, name: str) -> JobStatus | None:
         """Return the last status of a past job, unless it was started again."""
         return self._past[name].status if self.is_past(name) else None
 
-    def past_outputs(self) -> list[tuple[str, str, str]]:
-        """Return name, team and output of each past job that was not started again."""
-        return [(name, past.summary.team, past.output) for name, past in self._past.items() if name not in self._jobs]
+    def past_jobs(self) -> list[PastJob]:
+        """Return the past jobs that were not started again."""
+        return [past for name, past in self._past.items() if name not in self._jobs]
 
     def forget(self, name: str) -> None:
         """Forget a job that has ended."""
@@ -189,7 +192,7 @@ class JobTable:
     def summaries(self, now_s: float) -> list[JobSummary]:
         """Return all jobs, newest first."""
         found = [summary_of(job, now_s) for job in self._jobs.values()]
-        found += [past.summary for name, past in self._past.items() if name not in self._jobs]
+        found += [past.summary for past in self.past_jobs()]
         return sorted(found, key=lambda job: job.created, reverse=True)
 
 

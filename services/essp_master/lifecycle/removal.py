@@ -4,18 +4,21 @@ A job stays while another one that this master knows stands on it: takes weights
 output. Only what ESSP wrote is removed (`essp_common/artifacts/removal.py`). The fences stay, a few bytes: they keep a
 process of the removed job that was suspended from writing into the output of a later one.
 
+What past jobs take is recorded in their outputs. It is read there once, and then remembered: otherwise each of
+thousands of removals would read the specifications of thousands of jobs.
+
 The last command of the job is published once more, marked as removed, so that the next master does not list the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.dependents import taken_from
+from essp_common.artifacts.dependents import Taken, places_of, taken_by
 from essp_common.artifacts.removal import Holder, Removal, holder_of, removal_of, remove_job
 from essp_common.errors import ConfigError, Conflict
 from essp_common.job.spec import JobSpec
@@ -26,6 +29,7 @@ from essp_common.runtime import ids
 from essp_common.wiring import Stores
 from essp_engine.preflight.output import Asked
 from essp_master.job.job import COMMANDS
+from essp_master.lifecycle.job_table import PastJob
 from essp_master.lifecycle.runner import JobRunner
 from essp_master.lifecycle.starter import JobStarter
 
@@ -124,32 +128,41 @@ class JobRemoval:
                 self._runner.jobs.release(spec.name)
 
     def _check_unused(self, name: str, output: str, asked: Asked) -> None:
-        for other, team, spec in self._others(name):
-            for field, uri in taken_from(output, spec):
-                whose = f"job {other}" if asked.sees(team) else "a job of another team"
-                raise Conflict(
-                    f"{whose} stands on job {name}: its {field} is {uri}; remove that job first, or keep both"
-                )
+        for other, team, taken in self._taken_from(output, name):
+            whose = f"job {other}" if asked.sees(team) else "a job of another team"
+            raise Conflict(
+                f"{whose} stands on job {name}: its {taken.field} is {taken.uri}; remove that job first, or keep both"
+            )
 
-    def _others(self, name: str) -> Iterator[tuple[str, str, JobSpec]]:
-        """The other jobs that the master knows: name, team and specification. Raises `Unavailable`."""
+    def _taken_from(self, output: str, name: str) -> Iterator[tuple[str, str, Taken]]:
+        """What jobs other than this one take from its output, with their names and teams. Raises `Unavailable`."""
         with self._runner.lock:
-            present = [(job.name, job.team, job.spec) for job in self._runner.jobs]
-            past = self._runner.jobs.past_outputs()
-        yield from (one for one in present if one[0] != name)
-        with ThreadPoolExecutor(_TOGETHER, "essp-removal") as readers:
-            rest = [(other, team, output) for other, team, output in past if other != name]
-            for (other, team, _), spec in zip(rest, readers.map(self._spec_in, (one[2] for one in rest)), strict=True):
-                if spec is not None and spec.name == other:
-                    yield other, team, spec
+            present = [(job.name, job.team, job.spec) for job in self._runner.jobs if job.name != name]
+            past = [job for job in self._runner.jobs.past_jobs() if job.summary.name != name]
+        folders = places_of(output)
+        for other, team, spec in present:
+            yield from ((other, team, taken) for taken in taken_by(spec) if taken.is_in(folders))
+        self._read_takes(past)
+        for job in past:
+            if any(taken.is_in(folders) for taken in job.takes or ()):
+                # Read again: since then, its output may have been removed by hand, or belong to another job by now.
+                again = self._takes_in(job) or ()
+                yield from ((job.summary.name, job.summary.team, taken) for taken in again if taken.is_in(folders))
 
-    def _spec_in(self, output: str) -> JobSpec | None:
-        """The job in an output; None if there is none that can be read."""
+    def _read_takes(self, past: Iterable[PastJob]) -> None:
+        """Read what these jobs take, unless it is known. It stays unknown if there is no job that can be read."""
+        unread = [job for job in past if job.takes is None]
+        with ThreadPoolExecutor(_TOGETHER, "essp-removal") as readers:
+            for job, takes in zip(unread, readers.map(self._takes_in, unread), strict=True):
+                job.takes = takes
+
+    def _takes_in(self, job: PastJob) -> Collection[Taken] | None:
+        """What a job takes, according to its output; None if that has no job that can be read, or another one."""
         try:
-            holder = holder_of(self._stores.under(output))
+            holder = holder_of(self._stores.under(job.output))
         except ConfigError:
             return None
-        return None if holder is None else holder.spec
+        return None if holder is None or holder.spec.name != job.summary.name else taken_by(holder.spec)
 
     def _forget(self, name: str, output: ObjectStore | None = None) -> None:
         """Forget a job, and have the next master forget it."""

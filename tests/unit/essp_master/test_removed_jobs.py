@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,50 @@ def test_a_job_stays_while_a_past_one_took_its_weights(adapters: Adapters, fleet
     following.remove("second")
     following.remove("small")
     assert following.jobs() == []
+
+
+def test_a_job_goes_once_the_output_of_the_past_one_that_took_from_it_is_gone(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    master = stopped(adapters, fleet, tmp_path)
+    shutil.copy(fleet.job.data.catalog.removeprefix("file://"), tmp_path / "out" / "mine.parquet")
+    master.start(second(fleet, tmp_path, catalog=f"file://{tmp_path}/out/mine.parquet"))
+    master.stop("second")
+    ended(master)
+    following = master_named("m2", adapters)
+    for _ in range(2):
+        with pytest.raises(Conflict, match="job second stands on job small"):
+            following.remove("small")
+    shutil.rmtree(tmp_path / "second")
+    assert following.remove("small").objects > 0
+
+
+def test_to_remove_many_jobs_what_each_other_takes_is_read_once(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    names = [f"job-{number}" for number in range(6)]
+    for name in names:
+        first.start(fleet.job.model_copy(update={"name": name, "output": f"file://{tmp_path}/{name}"}))
+        first.stop(name)
+    ended(first)
+    master = master_named("m2", adapters)
+    read: Counter[str] = Counter()
+    get = DirectoryStore.get
+
+    def counted(store: DirectoryStore, key: str) -> bytes:
+        read[store.uri(key)] += key == layout.SPEC
+        return get(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "get", counted)
+    for name in names[:4]:
+        master.remove(name, dry_run=True)
+        master.remove(name)
+    assert [read[f"file://{tmp_path}/{name}/{layout.SPEC}"] for name in names[4:]] == [1, 1]
+    assert {job.name for job in master.jobs()} == set(names[4:])
+
+
+def ended(master: Master) -> None:
+    """The master writes all that it knows, and leaves."""
+    master.drain()
+    master.run()

@@ -308,7 +308,7 @@ def test_a_trainer_may_die_before_it_has_told_of_its_checkpoint(
 ) -> None:
     """The master finds it when the next run begins, which is written down. It is checked as every other one."""
     job, position = Audited(adapters, tmp_path), Position(0, 6)
-    digest = job.plan().digest(position, {}, frozenset(), 2) if planned else "0"
+    digest = job.plan().digest(position, {}, {}, 2) if planned else "0"
     job.master.start(job.fleet.job)
     job.master.stop("small")
     save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", position, digest=digest)
@@ -349,7 +349,7 @@ def test_a_checkpoint_is_told_of_when_it_is_made_or_when_a_trainer_goes_on_from_
     adapters: Adapters, tmp_path: Path
 ) -> None:
     job, position = Audited(adapters, tmp_path), Position(0, 6)
-    digest = job.plan().digest(position, {}, frozenset(), 2)
+    digest = job.plan().digest(position, {}, {}, 2)
     ready = CheckpointReady(trainer="rgb", step=6, position=position.message(), digest=digest, resumed=True)
     job.master.start(job.fleet.job)
     for _ in range(2):

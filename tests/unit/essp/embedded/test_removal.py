@@ -126,3 +126,18 @@ def test_a_removal_that_was_interrupted_is_completed_by_the_next(
     assert holder_of(DirectoryStore(str(output))) is not None, "it is still an output"
     remove_output(f"file://{output}", STORES, typer.echo)
     assert files_in(output) == {FENCE, NOTES}
+
+
+def test_the_outputs_next_to_it_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands of them."""
+    output, other = (run_in(tmp_path / "runs", name) for name in ("first", "second"))
+    read: list[str] = []
+    get = DirectoryStore.get
+
+    def noted(store: DirectoryStore, key: str) -> bytes:
+        read.append(store.uri(key))
+        return get(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "get", noted)
+    assert essp("job", "rm", str(output), "--yes").exit_code == 0
+    assert read.count(f"file://{other}/{layout.SPEC}") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_events_are_numbered_and_the_oldest_go() -> None:
     assert [event.message for event in log.after(4)] == ["w4"]
     assert log.after(5) == []
     assert (log.first, log.last) == (1, 5)
+
+
+def test_thousands_of_events_take_little_memory_and_are_read_as_they_were_written() -> None:
+    """A master keeps those of all jobs under way, and of a hundred that have ended."""
+    tracemalloc.start()
+    try:
+        log = EventLog(kept=1010, now=lambda: 0.0)
+        for epoch in range(1234):
+            log.add("report", f"rgb: epoch {epoch}: loss 0.5", {"trainer": "rgb", "metrics": {"loss": epoch / 3}})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1010 * 200, "as objects, they are more than 1 kB each"
+    events = log.after(0)
+    assert [event.id for event in events] == list(range(225, 1235))
+    assert [event.data["metrics"]["loss"] for event in events] == [epoch / 3 for epoch in range(224, 1234)]
+    for last in (224, 225, 300, 1199, 1200, 1201, 1233, 1234):
+        assert log.after(last) == [event for event in events if event.id > last]
 
 
 def test_the_log_of_a_later_master_goes_on_with_higher_numbers() -> None:
