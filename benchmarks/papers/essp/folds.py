@@ -76,6 +76,7 @@ ROWS = (
 class Kind:
     """How networks learn."""
 
+    title: str
     trainer: dict[str, Any]
     side: int
     """Of frames, in px."""
@@ -85,6 +86,7 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "pretrained": Kind(
+        "pre-trained",
         {
             "model": "efficientnet_lite0",
             "weights": "package:efficientnet_lite0",
@@ -97,6 +99,7 @@ KINDS: Mapping[str, Kind] = {
         sampling={"kind": "uniform"},
     ),
     "scratch": Kind(
+        "from scratch",
         {
             "model": "small",
             "batch_size": 16,
@@ -220,9 +223,9 @@ def _table(values: Values) -> str:
             folds = [one for one in _folds(values, kind) if name in one["top1"]]
             row.append("{:.1f} ± {:.1f}".format(*accuracy(folds, name)) if folds else "")
         rows.append(row)
-    heads = [f"{kind}, {len(_folds(values, kind))} folds, %" for kind in kinds]
+    heads = [f"{KINDS[kind].title}, {len(_folds(values, kind))} folds, %" for kind in kinds]
     gains = [_gain(kind, _folds(values, kind)) for kind in kinds]
-    left = [f"Not measured yet: {kind}." for kind in KINDS if kind not in kinds]
+    left = [f"Not measured yet: {KINDS[kind].title}." for kind in KINDS if kind not in kinds]
     return "\n\n".join([markdown(["what the network sees", *heads], rows), *gains, *left])
 
 
@@ -231,9 +234,10 @@ def _gain(kind: str, folds: Sequence[Mapping[str, Any]]) -> str:
     streams = [name for name in TITLES if name in folds[0]["top1"]]
     best = max(streams, key=lambda name: accuracy(folds, name)[0])
     points, width = accuracy(folds, "all-product", best)
+    how = KINDS[kind].title.capitalize()
     return (
-        f"{kind.capitalize()}, the product of all of them gains {points:.1f} ± {width:.1f} points, fold by fold, on "
-        f"the best single one ({TITLES[best]})."
+        f"{how}, the product of all of them gains {points:.1f} ± {width:.1f} points, fold by fold, on the best single "
+        f"one ({TITLES[best]})."
     )
 
 
@@ -248,7 +252,7 @@ def _draw(values: Values) -> Figure | None:
             found = [accuracy(folds, name) for name in shown]
             places = [names.index(name) + offset for name in shown]
             means, widths = zip(*found, strict=True)
-            axes.errorbar(means, places, xerr=widths, fmt="o", color=colour, label=kind, capsize=2)
+            axes.errorbar(means, places, xerr=widths, fmt="o", color=colour, label=KINDS[kind].title, capsize=2)
     axes.set_yticks(range(len(names)), list(ROWS.values()))
     axes.invert_yaxis()
     axes.set_xlabel("videos classified correctly, %")
