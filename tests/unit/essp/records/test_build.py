@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 import essp
 from essp.records import build as build_module
+from essp.records import images
 from essp.records.build import BuildOptions, Built, Progress, build
 from essp.records.items import Item, Source
 from essp.records.sources import SourceOptions, open_source
@@ -195,12 +196,10 @@ def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:
 def test_an_unexpected_error_costs_the_image_that_it_hit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    usual = build_module.decoded
-
     def decoded(data: bytes) -> NDArray[np.uint8]:
         if data == picture(2):
             raise KeyError("codec")
-        return usual(data)
+        return images.decoded(data)
 
     def unreadable() -> bytes:
         raise RecursionError("too deep")
