@@ -503,7 +503,10 @@ def _rows(videos: Sequence[str | VideoRow], settings: DecodingSettings) -> Gener
     stores = Stores(settings.stores, settings.store_patience_s)
     found: list[VideoRow] = []
     for video in videos:
-        found += [video] if isinstance(video, VideoRow) else find([video], stores)
+        try:
+            found += [video] if isinstance(video, VideoRow) else find([video], stores)
+        except Unavailable as error:
+            found.append(VideoRow(str(video), as_uri(str(video)), "", "", 0, "", error=f"{error.kind}: {error}"))
     with Prober(settings.stores, ProbeOptions(store_patience_s=settings.store_patience_s)) as prober:
         unread = deque(row.uri for row in found if row.error is None and not row.frame_count)
         outcomes = prober.read(tuple(unread))

@@ -91,12 +91,13 @@ def test_a_stream_waits_for_a_store_that_goes_away_whatever_it_does(
 
 
 @pytest.mark.usefixtures("fsspec_thread")
+@pytest.mark.parametrize(("of", "name"), [(streaming, "find"), (Prober, "read")])
 def test_a_video_whose_store_stays_away_too_long_is_an_error_and_the_next_one_is_read(
-    videos: Path, monkeypatch: pytest.MonkeyPatch
+    of: Any, name: str, videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = sorted(videos.rglob("*.mp4"))[:2]
     outage = Outage()
-    monkeypatch.setattr(Prober, "read", outage.begins_with(Prober.read))
+    monkeypatch.setattr(of, name, outage.begins_with(getattr(of, name)))
     with http_server(videos, is_away=outage) as address:
         monkeypatch.setenv("ESSP_STORES", address)
         monkeypatch.setenv("ESSP_STORE_PATIENCE_S", "0")
