@@ -20,6 +20,7 @@ from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.archive import Archive, is_member
 from essp_common.objects.frames import FrameFolders, is_series
+from essp_common.objects.patient import Patience, PatientStore
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
@@ -104,9 +105,10 @@ class Stores:
     (`essp_common.objects.uris`), and never become part of the URL with which a store is opened.
     """
 
-    def __init__(self, roots: Sequence[str]) -> None:
+    def __init__(self, roots: Sequence[str], patience_s: float = 0.0) -> None:
         """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's; for reading also
-        `gs://`, `az://`, `hdfs://`, `https://` and others.
+        `gs://`, `az://`, `hdfs://`, `https://` and others. `patience_s`: how long requests wait for a store that does
+        not answer (`essp_common.objects.patient`).
 
         Raises `ConfigError` for an invalid root, and for one that is there twice with different options.
         """
@@ -122,6 +124,7 @@ class Stores:
             places[place] = root
         self._roots = dict(sorted(places.items(), key=lambda item: len(item[0].parts), reverse=True))
         """Innermost first."""
+        self._patience = Patience(patience_s) if patience_s else None
         self._open: dict[Place, ObjectStore] = {}
         self._lock = Mutex()
 
@@ -158,6 +161,11 @@ class Stores:
         """The configured root that holds `uri`. Raises `ConfigError`, `NotFound` as `resolve` does."""
         return str(self._within(place_of(uri))[0])
 
+    def stop_waiting(self) -> None:
+        """Requests that wait for a store fail, and so does each one that a store does not answer from now on."""
+        if self._patience is not None:
+            self._patience.end()
+
     def troubles(self) -> Troubles:
         """The problems that keep the open stores from working."""
         with self._lock.held:
@@ -186,7 +194,8 @@ class Stores:
     def _store(self, root: Place) -> ObjectStore:
         with self._lock.held:
             if root not in self._open:
-                self._open[root] = open_store(self._roots[root])
+                store = open_store(self._roots[root])
+                self._open[root] = PatientStore(store, self._patience) if self._patience is not None else store
             return self._open[root]
 
 

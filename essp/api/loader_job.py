@@ -125,7 +125,7 @@ class _Check:
     names: Names
 
     def __call__(self, spec: JobSpec) -> Preflight:
-        stores = Stores((*self.settings.stores, _temporary_files()))
+        stores = Stores((*self.settings.stores, _temporary_files()), self.settings.store_patience_s)
         with fields_named(self.names, JobSpec):
             found = preflight(spec, stores)
         for warning in found.warnings:

@@ -235,7 +235,7 @@ def classify(
     Raises `NotFound` if the model does not exist, `ConfigError` for an invalid look, and `EsspError` if the whole job
     fails.
     """
-    stores = Stores(settings.stores)
+    stores = Stores(settings.stores, settings.store_patience_s)
     _, model = open_model(stores, model_uri)
     suffixes = suffixes_for(model)
     asked = find(videos, stores, VIDEO_SUFFIXES | suffixes)
@@ -278,7 +278,8 @@ def find(videos: Iterable[str], stores: Stores, suffixes: frozenset[str] = VIDEO
 def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
     """The rows with the properties of their files, or with the error that makes a file unusable."""
     wanted = {row.uri: row for row in rows if row.error is None}
-    options = ProbeOptions(workers=max(1, min(cpu_count(), len(wanted))))
+    workers = max(1, min(cpu_count(), len(wanted)))
+    options = ProbeOptions(workers, store_patience_s=settings.store_patience_s)
     with Prober(settings.stores, options) as prober:
         read = {outcome.uri: file_row(wanted[outcome.uri], outcome) for outcome in prober.read(wanted)}
     return [read.get(row.uri, row) for row in rows]
@@ -381,7 +382,7 @@ def _of_videos(
 
 def _of_pictures(spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch) -> list[Prediction]:
     """The answers, with the ids of `rows`."""
-    stores = Stores(settings.stores)
+    stores = Stores(settings.stores, settings.store_patience_s)
     written, refused = write_records(rows, DataSet(stores.under(spec.data.records)), stores)
     answers = [_unused(row, error) for row, error in refused]
     if written:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, get_args
@@ -36,15 +37,16 @@ from essp.uris import as_uri
 from essp_common.catalog.notes import is_depth
 from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
-from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
+from essp_common.errors import BadVideo, ConfigError, EsspError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.quantities import size as in_words
 from essp_common.runtime.cores import cpu_count
+from essp_common.runtime.retry import LONGEST_WAIT_S, Outage, wait_out
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores
-from essp_engine.decoding.probing import ProbeOptions, Prober
-from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.decoding.probing import Outcome, ProbeOptions, Prober
+from essp_engine.decoding.sandbox import Sandbox
 from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
@@ -58,8 +60,6 @@ Frames = NDArray[np.uint8]
 _AHEAD = 2
 """Units for each child that are being decoded, or decoded and not yet cut into windows: one at work, one in reserve."""
 _MOST_IN_A_WINDOW = 2**20
-_TRIES = 5
-"""Attempts to decode a unit whose store does not answer."""
 
 
 class Window(NamedTuple):
@@ -111,8 +111,9 @@ def stream(
         print(windows.errors)  # {"match.mkv": BadVideo("...")}
 
     A video that cannot be read, or not to its end, is reported in `errors` and in the log, and the stream continues
-    with the next video. A child process checks files first, as `essp catalog build` does; rows of a catalog need no
-    check. `break`, errors, Ctrl-C and `close()` end the processes.
+    with the next video. While a store does not answer, the stream waits and says so in the log, for up to
+    ESSP_STORE_PATIENCE_S (default: 600 s) for a video. A child process checks files first, as `essp catalog build`
+    does; rows of a catalog need no check. `break`, errors, Ctrl-C and `close()` end the processes.
 
     Raises `ConfigError` for invalid arguments, and at a video for which `memory` cannot hold a frame for each child.
     """
@@ -192,8 +193,8 @@ class Stream:
                 videos.append(_row_of_contents(folder, video, number))
             if folder is not None:
                 settings = settings.model_copy(update={"stores": (*settings.stores, as_uri(folder))})
-            rows = stack.enter_context(closing(_rows(videos, settings.stores)))
-            lanes = stack.enter_context(closing(_Lanes(settings.sandbox(), self._decoders)))
+            rows = stack.enter_context(closing(_rows(videos, settings)))
+            lanes = stack.enter_context(closing(_Lanes(settings, self._decoders)))
             lanes.start()
             units = self._units(rows, settings.decoder_clip_bytes)
             waiting: deque[_Unit] = deque()
@@ -221,8 +222,10 @@ class Stream:
             if row.error is not None:
                 kind, _, reason = row.error.partition(": ")
                 fault = "vanished" if kind == "missing" else kind  # `BadVideo` has one word for both
-                known = fault in get_args(VideoFault)
-                error = BadVideo(reason, fault) if known else EsspError(row.error)  # type: ignore[arg-type]
+                if fault in get_args(VideoFault):
+                    error: EsspError = BadVideo(reason, fault)  # type: ignore[arg-type]
+                else:
+                    error = Unavailable(reason) if fault == Unavailable.kind else EsspError(row.error)
                 self._failed(video, row, error)
                 continue
             if is_depth(row.notes):
@@ -414,11 +417,12 @@ class _Cutter:
 class _Lanes:
     """Threads that decode units, each with a child process. Every unit that was added is set `done`."""
 
-    def __init__(self, options: SandboxOptions, count: int) -> None:
-        self._options = options
+    def __init__(self, settings: DecodingSettings, count: int) -> None:
+        self._options = settings.sandbox()
+        self._patience_s = settings.store_patience_s
+        self._leaving = threading.Event()
         self._todo: deque[_Unit] = deque()
         self._changed = threading.Condition()
-        self._closed = False
         self._threads = [
             threading.Thread(target=self._work, args=(lane,), name=f"essp-stream-{lane}", daemon=True)
             for lane in range(count)
@@ -435,13 +439,13 @@ class _Lanes:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Finish the current units, and end all threads and processes."""
+        """Finish the current units, except those that wait for a store, and end all threads and processes."""
         caller = threading.current_thread()  # one of the threads, if the garbage collector closes a stream there
         unbroken(lambda: self._end([thread for thread in self._threads if thread is not caller and thread.ident]))
 
     def _end(self, threads: Sequence[threading.Thread]) -> None:
         with self._changed:
-            self._closed = True
+            self._leaving.set()
             self._changed.notify_all()
         for thread in threads:
             thread.join()
@@ -452,18 +456,19 @@ class _Lanes:
             while (unit := self._next(lane)) is not None:
                 try:
                     sandbox = sandbox or stack.enter_context(closing(Sandbox(self._options)))
-                    unit.parts = _decoded(sandbox, unit.message)
+                    unit.parts = self._decoded(sandbox, unit.message)
                 except EsspError as error:
                     unit.error = error
-                except BaseException as error:  # noqa: BLE001  the caller waits for this unit
-                    unit.error = EsspError(f"{type(error).__name__}: {error}")
+                except BaseException as error:
+                    log.exception("unexpected error while decoding %s", unit.row.id)
+                    unit.error = EsspError(f"{type(error).__name__}: {error}")  # the caller waits for this unit
                 finally:
                     unit.done.set()
 
     def _next(self, lane: int) -> _Unit | None:
         """The first unit that this lane may decode; waits for it. None: it was closed."""
         with self._changed:
-            while not self._closed:
+            while not self._leaving.is_set():
                 for unit in self._todo:
                     if unit.chain is None or unit.chain.lane in (None, lane):
                         if unit.chain is not None:
@@ -473,22 +478,18 @@ class _Lanes:
                 self._changed.wait()
         return None
 
+    def _decoded(self, sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
+        outage = Outage(f"decoding {message.video.id}", self._wait, LONGEST_WAIT_S, self._patience_s)
+        parts: list[Frames] = []
+        for outcome in wait_out(partial(sandbox.decode, message), outage):
+            if isinstance(outcome, EsspError):
+                raise outcome
+            parts.append(frames_of(outcome))
+        return parts
 
-def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
-    for attempt in range(_TRIES):
-        try:
-            outcomes = sandbox.decode(message)
-            break
-        except TransientError as error:
-            if attempt == _TRIES - 1:
-                raise
-            threading.Event().wait(error.retry_after_s * 2**attempt)
-    parts: list[Frames] = []
-    for outcome in outcomes:
-        if isinstance(outcome, EsspError):
-            raise outcome
-        parts.append(frames_of(outcome))
-    return parts
+    def _wait(self, wait_s: float) -> None:
+        if self._leaving.wait(wait_s):
+            raise EsspError("the stream was closed")
 
 
 def _row_of_contents(folder: str, contents: Contents, number: int) -> VideoRow:
@@ -497,14 +498,26 @@ def _row_of_contents(folder: str, contents: Contents, number: int) -> VideoRow:
     return replace(row, id=name_of_contents(contents, number))
 
 
-def _rows(videos: Sequence[str | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
+def _rows(videos: Sequence[str | VideoRow], settings: DecodingSettings) -> Generator[VideoRow, None, None]:
     """A row for each video, with the properties of its file or an error; one file is read ahead."""
-    stores = Stores(roots)
+    stores = Stores(settings.stores, settings.store_patience_s)
     found: list[VideoRow] = []
     for video in videos:
-        found += [video] if isinstance(video, VideoRow) else find([video], stores)
-    unread = [row.uri for row in found if row.error is None and not row.frame_count]
-    with Prober(roots, ProbeOptions()) as prober:
-        outcomes = prober.read(unread)
+        try:
+            found += [video] if isinstance(video, VideoRow) else find([video], stores)
+        except Unavailable as error:
+            found.append(VideoRow(str(video), as_uri(str(video)), "", "", 0, "", error=f"{error.kind}: {error}"))
+    with Prober(settings.stores, ProbeOptions(store_patience_s=settings.store_patience_s)) as prober:
+        unread = deque(row.uri for row in found if row.error is None and not row.frame_count)
+        outcomes = prober.read(tuple(unread))
         for row in found:
-            yield row if row.error is not None or row.frame_count else file_row(row, next(outcomes))
+            if row.error is not None or row.frame_count:
+                yield row
+                continue
+            unread.popleft()
+            try:
+                outcome = next(outcomes)
+            except Unavailable as error:
+                outcome = Outcome(row.uri, {}, f"{error.kind}: {error}")
+                outcomes = prober.read(tuple(unread))
+            yield file_row(row, outcome)

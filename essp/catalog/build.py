@@ -8,8 +8,8 @@ build continues where it stopped (`journal.py`); a second build reads only files
 catalog; the output is replaced as a whole, at the end. Equal sources give equal catalogs. Neither the entries nor the
 rows are objects in memory all at the same time (`spool.py`).
 
-Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` or `ConfigError` when the
-source does not exist or is not of the given kind.
+Raises `Unavailable` when a store does not answer for `store_patience_s` (what was read is kept), and `NotFound` or
+`ConfigError` when the source does not exist or is not of the given kind.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def build(
             code="conflict",
         )
     started = time.monotonic()
-    stores = Stores(roots)
+    stores = Stores(roots, options.probe.store_patience_s)
     store, key = stores.resolve(out)
     _check_name(key)
     check_file("--out", store, key, "catalog.parquet", ".part-000000")  # a part of the journal without content

@@ -29,6 +29,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -146,7 +147,7 @@ def read_list(
     entries = Spool(Entry, (entry for row in file for entry in _entries(row, columns, folder)))
     notes = tuple(_notes(columns, entries))
     agreeing: Iterable[Entry] = _agreeing(entries) if columns.view else entries
-    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+    with _lookup_threads(stores) as pool:
         if columns.frame_labels or columns.values:
             agreeing = _each(pool, partial(_aimed, folder=folder, stores=stores), agreeing)
         complete = Spool(Entry, with_files(agreeing, stores, pool, known, rate))
@@ -155,8 +156,20 @@ def read_list(
 
 def looked_up(entries: Iterable[Entry], stores: Stores) -> Iterator[Entry]:
     """The entries with the size and etag of their files. A missing file is a problem of its rows."""
-    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+    with _lookup_threads(stores) as pool:
         yield from with_files(entries, stores, pool, ())
+
+
+@contextmanager
+def _lookup_threads(stores: Stores) -> Iterator[ThreadPoolExecutor]:
+    """Threads that ask stores. After an error, or Ctrl-C, none of them waits for a store that does not answer."""
+    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stores.stop_waiting()
+            raise
 
 
 def _columns(uri: str, header: Sequence[str], group_column: str | None, views: Mapping[str, str]) -> _Columns:

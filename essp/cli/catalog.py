@@ -136,13 +136,14 @@ def build_command(
     index of a file instead of decoding it, and decoders verify what the index says; the same command without --quick
     completes the catalog.
     """
-    reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick)
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
         say(f"recognised as {what}", console)
 
     settings = Settings()
+    patience_s = settings.store_patience_s
+    reading = ProbeOptions(workers or cpu_count(), timeout_s, quick=quick, store_patience_s=patience_s)
     try:
         with _servers(settings, pool) as servers, reading_progress(console, "reading videos") as tell:
             options = BuildOptions(

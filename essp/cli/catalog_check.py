@@ -69,10 +69,11 @@ def check_command(
         raise typer.BadParameter("--limit and --sample exclude each other")
     uri = as_uri(catalog)
     out = as_uri(page) if page is not None else f"{uri.removesuffix('.parquet')}.check.html"
-    probe = ProbeOptions(workers or cpu_count(), timeout_s)
+    settings = Settings()
+    probe = ProbeOptions(workers or cpu_count(), timeout_s, store_patience_s=settings.store_patience_s)
     options = CheckOptions(Wanted(frames, stride, long_gop), fast, limit, sample, probe)
     console = open_console(stderr=True)
-    check = Check(uri, out, Settings().stores, options)
+    check = Check(uri, out, settings.stores, options)
     if PurePosixPath(out).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{page}: the page is HTML; name it for example check.html", field="--page", code="invalid")
     interrupted = False

@@ -247,7 +247,7 @@ def _build(uri: str, catalog: str, settings: Settings, console: Console) -> None
             field="--out",
             code="exists",
         )
-    options = BuildOptions(probe=ProbeOptions(cpu_count()))
+    options = BuildOptions(probe=ProbeOptions(cpu_count(), store_patience_s=settings.store_patience_s))
     try:
         with reading_progress(console, "reading videos") as tell:
             built = build(uri, catalog, settings.stores, options, tell)

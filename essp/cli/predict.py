@@ -7,6 +7,7 @@ exit code is 1.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from essp_common.field_names import fields_named
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus
 from essp_common.quantities import percent
+from essp_common.runtime import retry
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
 
@@ -68,6 +70,7 @@ def main(
     look = Look(segments, None if every is None else _seconds(every), highlight, floor)
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
+    logging.getLogger(retry.__name__).setLevel(logging.WARNING)  # while it waits for a store, it says so
     with fields_named(_OPTIONS, JobSpec):
         answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), look)
     if as_json:

@@ -94,7 +94,8 @@ def build_command(
     COCO annotation file, whose boxes become records; or a catalog, whose videos provide frames. Unusable items are
     named and left out. If a build is interrupted, existing versions stay intact.
     """
-    stores = Stores(Settings().stores)
+    settings = Settings()
+    stores = Stores(settings.stores, settings.store_patience_s)
     console = open_console(stderr=True)
     file_bytes = bytes_between(file_size, "--file-size", LEAST_FILE_BYTES, MOST_FILE_BYTES)
     options = BuildOptions(encode, None if side is None else (side, side), append, workers, file_bytes)

@@ -72,7 +72,8 @@ class Store(ABC):
         self._seed = whole_number("seed", seed, 0)
         self._input = as_uri(str(input_data_folder))
         self._ir = as_uri(str(ir_folder)) if ir_folder is not None else f"{self._input.rstrip('/')}.records"
-        self._stores = Stores(Settings().stores)
+        settings = Settings()
+        self._stores = Stores(settings.stores, settings.store_patience_s)
 
     def initialize(self) -> None:
         """Write the intermediate representation unless it exists: the pixel values of the images, in files of 256 MiB.

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from essp.records.coco import clipped
 from essp.records.images import Image, covering, decoded, jpeg
 from essp.records.items import Box, Item, Source
-from essp_common.errors import BadFrames, ConfigError, NotFound
+from essp_common.errors import BadFrames, ConfigError, EsspError, PermanentError
 from essp_common.objects.keys import escaped
 from essp_common.records.chunk import Encoding, Record
 from essp_common.records.versions import DataSet
@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 Encode = Literal["raw", "jpeg", "keep"]
 _QUALITY = 95
 _TELL_EVERY_S = 0.2
-_TASK_BYTES, _TASK_FILES = 2**18, 64
+_TASK_BYTES, _TASK_FILES, _TASK_S = 2**18, 64, 0.1
+"""When a task has enough files. The time is for slow stores, from which many would be read before the first record."""
 _File = tuple[bytes | Record | str, list[tuple[int, Box | None]]]
 """What was read of a file, or why it cannot be; and the label and the part of the image of each of its items."""
 
@@ -141,29 +142,33 @@ def _records(
     """The record of each item, in order, or a text saying why the item cannot be used."""
     workers = options.workers or cpu_count()
     begun: deque[tuple[list[Item], Future[list[Record | str]]]] = deque()
-    tasks = _tasks(items, labels)
     with ThreadPoolExecutor(workers, "essp-records-build") as pool:
-        while True:
-            for parts, files in islice(tasks, 4 * workers - len(begun)):
-                begun.append((parts, pool.submit(_made, files, options)))
-            if not begun:
-                return
-            parts, records = begun.popleft()
-            yield from zip(parts, records.result(), strict=True)
+        for parts, files in _tasks(items, labels):
+            begun.append((parts, pool.submit(_made, files, options)))
+            while begun and (len(begun) == 4 * workers or begun[0][1].done()):
+                yield from _finished(*begun.popleft())
+        for parts, records in begun:
+            yield from _finished(parts, records)
+
+
+def _finished(parts: list[Item], records: Future[list[Record | str]]) -> Iterator[tuple[Item, Record | str]]:
+    return zip(parts, records.result(), strict=True)
 
 
 def _tasks(items: Iterable[Item], labels: dict[str, int]) -> Iterator[tuple[list[Item], list[_File]]]:
     """Items, and the files that they are in; small files come together, since a task costs more than one of them."""
     parts: list[Item] = []
     files: list[_File] = []
-    size = 0
+    size, ends_s = 0, 0.0
     for _, group in groupby(items, key=lambda item: item.read):
         of_file = list(group)
+        if not files:
+            ends_s = time.monotonic() + _TASK_S
         data = _read(of_file[0])
         parts += of_file
         files.append((data, [(labels.get(item.label, -1), item.box) for item in of_file]))
         size += len(data.data if isinstance(data, Record) else data)
-        if size >= _TASK_BYTES or len(files) == _TASK_FILES:
+        if size >= _TASK_BYTES or len(files) == _TASK_FILES or time.monotonic() >= ends_s:
             yield parts, files
             parts, files, size = [], [], 0
     if files:
@@ -173,13 +178,31 @@ def _tasks(items: Iterable[Item], labels: dict[str, int]) -> Iterator[tuple[list
 def _read(item: Item) -> bytes | Record | str:
     try:
         return item.read()
-    except (BadFrames, NotFound) as error:
+    except PermanentError as error:
         return str(error)
+    except EsspError:  # not the fault of this file: a store does not answer, or refuses
+        raise
+    except Exception as error:  # noqa: BLE001  one file must not end the build
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> str:
+    log.exception("unexpected error; the image is left out")
+    return f"{type(error).__name__}: {error}"
 
 
 def _made(files: Iterable[_File], options: BuildOptions) -> list[Record | str]:
     """The records of several files, in order."""
-    return [record for data, wanted in files for record in _records_of(data, wanted, options)]
+    return [record for data, wanted in files for record in _made_of(data, wanted, options)]
+
+
+def _made_of(
+    data: bytes | Record | str, wanted: list[tuple[int, Box | None]], options: BuildOptions
+) -> list[Record | str]:
+    try:
+        return _records_of(data, wanted, options)
+    except Exception as error:  # noqa: BLE001  one file must not end the build
+        return [_unexpected(error)] * len(wanted)
 
 
 def _records_of(

@@ -27,15 +27,13 @@ from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.records.chunk import Record
 from essp_common.runtime.cores import cpu_count
-from essp_common.runtime.retry import retry_transient
+from essp_common.runtime.retry import LONGEST_WAIT_S, Outage, wait_out
 from essp_common.wiring import Stores
 from essp_engine.decoding.sandbox import Sandbox
 from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
 
-_TRIES = 5
-"""Attempts for a video whose store does not answer."""
 _DEPTH = "format: a depth camera has distances and no colours"
 
 
@@ -92,7 +90,9 @@ class _Decoder:
         self._videos = videos
         self._workers = cpu_count()
         self._begun: dict[int, Future[list[Record | str]]] = {}
-        self._options = DecodingSettings().sandbox()
+        settings = DecodingSettings()
+        self._options, self._patience_s = settings.sandbox(), settings.store_patience_s
+        self._leaving = threading.Event()
         self._of_thread = threading.local()
         self._sandboxes: list[Sandbox] = []
         self._pool = ThreadPoolExecutor(self._workers, "essp-records-decode")
@@ -111,11 +111,9 @@ class _Decoder:
 
     def _decode(self, row: VideoRow, wanted: list[int]) -> list[Record | str]:
         """Runs in a pool thread: each frame, or the reason why it is missing."""
-        attempts = iter(range(_TRIES - 1))
+        outage = Outage(f"decoding {row.id}", self._wait, LONGEST_WAIT_S, self._patience_s)
         try:
-            outcomes = retry_transient(
-                partial(self._sandbox().decode, _message(row, wanted)), lambda: next(attempts, None) is None
-            )
+            outcomes = wait_out(partial(self._sandbox().decode, _message(row, wanted)), outage)
             return [
                 str(one) if isinstance(one, EsspError) else Record.of_image(np.ascontiguousarray(frames_of(one)[0]), -1)
                 for one in outcomes
@@ -124,6 +122,10 @@ class _Decoder:
             raise  # a problem of the store, not of the video
         except EsspError as error:
             return [str(error)] * len(wanted)
+
+    def _wait(self, wait_s: float) -> None:
+        if self._leaving.wait(wait_s):
+            raise EsspError("the build has ended")
 
     def _sandbox(self) -> Sandbox:
         if not hasattr(self._of_thread, "sandbox"):
@@ -136,7 +138,8 @@ class _Decoder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the child processes, each after its current video."""
+        """End the child processes, each after its current video unless its store does not answer."""
+        self._leaving.set()
         self._pool.shutdown(cancel_futures=True)
         for sandbox in self._sandboxes:
             sandbox.close()

@@ -29,8 +29,8 @@ class Item:
     label: str
     """Empty if it has no label."""
     read: Callable[[], bytes | Record]
-    """Reads its file, or makes the record itself. Raises `BadFrames` and `NotFound`. Consecutive items with the same
-    function are parts of one file, which is read and decoded once."""
+    """Reads its file, or makes the record itself. Raises `PermanentError` if it cannot be used. Consecutive items
+    with the same function are parts of one file, which is read and decoded once."""
     box: Box | None = None
     """None: the whole image."""
 

@@ -120,6 +120,11 @@ class RangedFile(SeekableFile):
             piece = _Piece(first, self._background.submit(self._fetched, first, end))
             self._coming.update(dict.fromkeys(range(first, end), piece))
 
+    def reroute(self, through: Callable[[Callable[[], bytes]], bytes]) -> None:
+        """Have each request made by `through`, which may call it again."""
+        fetch = self._fetch
+        self._fetch = lambda start, length: through(lambda: fetch(start, length))
+
     def verify(self, sums: BlockSums) -> None:
         """Compare everything read from now on with these checksums. Call it before the first read."""
         self._sums = sums
@@ -317,6 +322,13 @@ def forget(file: BinaryIO) -> None:
         raw.forget()
     elif (whole := getattr(raw, "whole", None)) is not None:  # the file that this one is a part of
         forget(whole)
+
+
+def reroute(file: BinaryIO, through: Callable[[Callable[[], bytes]], bytes]) -> None:
+    """Have each request of `file`, if it is a `RangedFile` behind a buffer, made by `through`."""
+    raw = getattr(file, "raw", None)
+    if isinstance(raw, RangedFile):
+        raw.reroute(through)
 
 
 def share(file: BinaryIO, shared: SharedBlocks) -> None:

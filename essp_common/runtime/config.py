@@ -80,6 +80,10 @@ class Settings(BaseSettings):
     stores: tuple[str, ...] = Field(("file:///",), repr=False)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""
+    store_patience_s: float = Field(600.0, ge=0, le=86_400)
+    """How long work waits for a store that does not answer, in seconds, with a warning at each try: a clip in a
+    decoder, a video in `essp.stream` and `essp.predict`, the opening of an `essp.Loader`, and the building and checking
+    of catalogs and records. Then it fails. 0: it fails at once."""
     code: tuple[Package, ...] = ()
     """Packages, or modules of them, from which jobs may name networks and losses by path (`our_package.nets:TINY`).
     Their code then runs in trainers and predictors for everyone who may start a job. Empty: none. See docs/networks.md.

@@ -15,8 +15,8 @@ _OF_SERVICES = """
     api_body_bytes api_connections api_hosts api_open api_patience_s api_requests_per_s api_token api_token_file
     api_tokens bus bus_password bus_user cache code drain_s history_s images lease log_format log_level
     loop_patience_s metrics_port mlflow namespace owner partitions poll_records pool_sizes pools queue_budget ranks
-    ready_s release stall_s state stores stuck_s supervised takeover_s teams templates tenant tensorboard
-    trace_share traces trial_servers url video_jobs video_jobs_release_s video_jobs_team wandb worker
+    ready_s release stall_s state store_patience_s stores stuck_s supervised takeover_s teams templates tenant
+    tensorboard trace_share traces trial_servers url video_jobs video_jobs_release_s video_jobs_team wandb worker
     burst deterministic drained_exit fetch_processes fetches final_save_timeout_s local_trainers owner_check_s
     prefetch_batches rank_restarts rank_timeout_s report_interval_s save_retry_s start_warning_s views
     decoder_cache decoder_clip_bytes decoder_frame_pixels decoder_memory decoder_open_videos decoder_processes

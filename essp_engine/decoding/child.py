@@ -105,9 +105,9 @@ class Child:
         except EsspError as error:
             self._drop(request.unit, damaged=True)
             return _failure(error)
-        except MemoryError:
+        except Exception:
             self._drop(request.unit)
-            return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
+            raise
 
     def _decode(self, request: Request) -> list[int | dict[str, Any]]:
         failpoint("decoder-child.asked")
@@ -301,8 +301,9 @@ def main(arguments: Sequence[str]) -> None:
 def _answer(child: Child, message: bytes) -> dict[str, Any]:
     try:
         return child.answer(Request.unpacked(message))
-    except Exception:  # noqa: BLE001  sent to the parent's log: if that is a file, this process cannot write to it
-        return {"failed": traceback.format_exc()}
+    except Exception as error:  # noqa: BLE001  sent to the parent's log: if that is a file, this process cannot write to it
+        kind = "limit" if isinstance(error, MemoryError) else "crashed"
+        return {"failed": traceback.format_exc(), "kind": kind}
 
 
 if __name__ == "__main__":

@@ -35,9 +35,11 @@ from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.objects.block_sums import BlockSums, head_sums
 from essp_common.objects.frames import is_series
+from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import noting
 from essp_common.runtime import confinement
 from essp_common.runtime.child_process import Channel, ChildProcess, answer_of, ready
+from essp_common.runtime.retry import LONGEST_WAIT_S, Outage
 from essp_common.wiring import Stores
 
 PROBE = "essp_engine.video.probe:probe"
@@ -48,8 +50,6 @@ SALVAGE = "essp_engine.video.probe:salvage"
 QUICK = "essp_engine.video.quick:quick"
 """A function that finds facts without decoding. It returns None for files that must be decoded."""
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
-_TRIES = 3  # for a file whose store does not answer
-_RETRY_S = 0.2
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
 """Temporary errors of a mounted store."""
 BYTES = frozenset({"timestamps", "sums"})
@@ -86,6 +86,8 @@ class ProbeOptions:
     """Whether the facts include checksums of the file's blocks, computed from the bytes that are read anyway."""
     quick: bool = False
     """Whether files that need not be decoded are not (`essp_engine.video.quick`)."""
+    store_patience_s: float = 0.0
+    """How long a file whose store does not answer is tried again."""
     confined: bool = True
     """Whether children are confined to reading; false for a user's probe that writes."""
 
@@ -117,6 +119,9 @@ class Prober:
 
     def __exit__(self, *_: object) -> None:
         """End the children, whatever state they are in."""
+        self._end_children()
+
+    def _end_children(self) -> None:
         for child in (*self._children, *self._idle):
             child.end()
         self._children.clear()
@@ -125,7 +130,8 @@ class Prober:
     def read(self, uris: Iterable[str]) -> Iterator[Outcome]:
         """The outcome of each file, in order of completion.
 
-        Raises `Unavailable` when a store does not answer, `ConfigError` when the children lack a package.
+        Raises `Unavailable` when a store does not answer for `store_patience_s`, `ConfigError` when the children lack a
+        package. After `Unavailable`, other files can still be read by another call.
         """
         waiting = iter(uris)
         for _ in range(self._options.workers):
@@ -137,7 +143,11 @@ class Prober:
             for child in tuple(self._children):
                 if child.channel in answering:
                     yield from self._receive(child, waiting)
-                elif time.monotonic() >= child.deadline and not child.channel.poll():
+                elif time.monotonic() < child.deadline or child.channel.poll():
+                    continue
+                elif child.waits:
+                    child.ask_again()
+                else:
                     self._replace(child, next(waiting, None))
                     yield Outcome(child.uri, {}, f"hung: not read within {self._options.hung_s:g} s")
 
@@ -154,7 +164,12 @@ class Prober:
             child.begin()
             return
         if "unavailable" in message:
-            raise Unavailable(message["unavailable"])
+            try:
+                child.postpone(Unavailable(message["unavailable"]))
+            except Unavailable:
+                self._end_children()
+                raise
+            return
         done, uri = child.uri, next(waiting, None)
         if uri is None and self._keep:
             self._children.remove(child)
@@ -204,13 +219,16 @@ class _Child(ChildProcess):
         wanted = {"path": sys.path, "roots": roots, "options": asdict(options)}
         wanted["environment"] = confinement.of_stores(roots)
         self.tell(json.dumps(wanted).encode())
-        self._hung_s = options.hung_s
+        self._options = options
         self.uri = uri
+        self._outage = self._no_outage()
         self.ready = False
         self.fresh = True
         """Whether this is the first file that the process reads."""
+        self.waits = False
+        """Whether the store of this file does not answer, and the file is read again at `deadline`."""
         self.deadline = math.inf
-        """When the time for this file is over, on the monotonic clock."""
+        """When the time for this file, or for waiting, is over, on the monotonic clock."""
 
     @property
     def out_of_time(self) -> bool:
@@ -225,11 +243,31 @@ class _Child(ChildProcess):
     def ask(self, uri: str) -> None:
         """Send another file."""
         self.uri, self.fresh = uri, False
+        self._outage = self._no_outage()
+        self._read()
+
+    def postpone(self, error: Unavailable) -> None:
+        """The store of the file does not answer: have it read again later. Raises `Unavailable` after
+        `store_patience_s`."""
+        with self._outage:
+            raise error
+
+    def ask_again(self) -> None:
+        """Send the same file."""
+        self.fresh = False
         self._read()
 
     def _read(self) -> None:
-        self.deadline = time.monotonic() + self._hung_s
+        self.waits = False
+        self.deadline = time.monotonic() + self._options.hung_s
         self.tell(self.uri.encode())
+
+    def _no_outage(self) -> Outage:
+        return Outage("reading videos", self._wait, LONGEST_WAIT_S, self._options.store_patience_s)
+
+    def _wait(self, wait_s: float) -> None:
+        self.waits = True
+        self.deadline = time.monotonic() + wait_s
 
 
 def _serve(parent: Channel) -> None:
@@ -279,46 +317,55 @@ def _facts(
     function: Callable[[Any], Any],
     sums: bool = False,
     quick: Callable[[Any], Any] | None = None,
+    again: bool = True,
 ) -> dict[str, Any]:
     """The child's answer for one file. A temporary error of the store does not make a file unusable.
 
-    `quick`: is tried first, and returns None for a file that `function` must read.
+    `quick`: is tried first, and returns None for a file that `function` must read. `again`: read the file once more
+    before it is blamed for what a store may have damaged.
     """
-    problem, path = "", None
-    for attempt in range(_TRIES):
-        try:
-            store, key = stores.resolve(uri, video=True)
-            path = store.local_path(key)
-            if path is not None:
-                found = (quick(path) if quick is not None else None) or function(path)
-                facts = asdict(found) | ({"sums": _packed(head_sums(path))} if sums else {})
-                return {"facts": facts, "error": None}
-            with store.open(key) as file:
-                if quick is not None and (found := quick(file)) is not None:
-                    facts = asdict(found)
-                    facts["unproven"] += f" {CHECKSUMS}" if sums else ""  # they need all bytes of the file
-                    return {"facts": facts, "error": None}
-                noted = noting(file) if sums else None
-                facts = asdict(function(file))
-                if sums:
-                    facts["sums"] = _packed(noted.noted() if noted is not None else None)
-                if is_series(key) and "container" in facts:  # not for the measures of a check
-                    facts["container"] = "frames"
-                return {"facts": facts, "error": None}
-        except PermanentError as error:
-            passing = path is not None and getattr(error.__cause__, "errno", None) in _PASSING
-            problem = _unreadable(path) if path is not None and passing else ""
-            if problem:
-                time.sleep(_RETRY_S * 2**attempt)
-            elif attempt or not (passing or path is None):
-                return {"facts": {}, "error": f"{error.kind}: {error}"}
-        except TransientError as error:
-            problem = str(error)
-            time.sleep(error.retry_after_s * 2**attempt)
-        except Exception as error:  # noqa: BLE001  (a fault with one file must not end the build)
-            _log.exception("unexpected error while reading %s", uri)
-            return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
-    return {"unavailable": problem}
+    path = None
+    try:
+        store, key = stores.resolve(uri, video=True)
+        path = store.local_path(key)
+        return _answer(store, key, path, function, sums, quick)
+    except PermanentError as error:
+        passing = getattr(error.__cause__, "errno", None) in _PASSING
+        if path is not None and passing and (problem := _unreadable(path)):
+            return {"unavailable": problem}
+        if again and (path is None or passing):
+            return _facts(uri, stores, function, sums, quick, again=False)
+        return {"facts": {}, "error": f"{error.kind}: {error}"}
+    except TransientError as error:
+        return {"unavailable": str(error)}
+    except Exception as error:  # noqa: BLE001  (a fault with one file must not end the build)
+        _log.exception("unexpected error while reading %s", uri)
+        return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
+
+
+def _answer(
+    store: ObjectStore,
+    key: str,
+    path: str | None,
+    function: Callable[[Any], Any],
+    sums: bool,
+    quick: Callable[[Any], Any] | None,
+) -> dict[str, Any]:
+    if path is not None:
+        found = (quick(path) if quick is not None else None) or function(path)
+        return {"facts": asdict(found) | ({"sums": _packed(head_sums(path))} if sums else {}), "error": None}
+    with store.open(key) as file:
+        if quick is not None and (found := quick(file)) is not None:
+            facts = asdict(found)
+            facts["unproven"] += f" {CHECKSUMS}" if sums else ""  # they need all bytes of the file
+            return {"facts": facts, "error": None}
+        noted = noting(file) if sums else None
+        facts = asdict(function(file))
+        if sums:
+            facts["sums"] = _packed(noted.noted() if noted is not None else None)
+        if is_series(key) and "container" in facts:  # not for the measures of a check
+            facts["container"] = "frames"
+        return {"facts": facts, "error": None}
 
 
 def _packed(sums: BlockSums | None) -> bytes:

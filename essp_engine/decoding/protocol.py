@@ -6,7 +6,7 @@
     child -> parent   an answer, JSON: {"clips": [size | {"reason", "kind"}, ...], "frames": {what: count}} with one
                       entry per seed and the frame counts of `selection.Tally`; or {"reason", "kind"} if no seed of the
                       request can be decoded; or {"reason", "retry_after_s"} if trying again may help; or {"failed":
-                      traceback} for what should not happen, after which the child is replaced
+                      traceback, "kind"} for an unexpected error, which may be the fault of one seed, or of the child
 
 A clip starts at the begin of its slot and is a value of the cache.
 """

@@ -1,10 +1,11 @@
 """Decoding in a sandbox: one child process, replaced when it crashes, hangs or has served long enough.
 
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
-the form of cache values. If a child dies, hangs or fails, the seeds of its unit are tried once more, each alone; a seed
-that fails again is a `BadVideo` of kind `crashed` or `timeout`. So a child killed from outside (out of memory, an
-operator) only costs time. That time is bounded: seeds whose turn would come too late are given up untried (`timeout`).
-Otherwise a video that hangs at each of its seeds would block this decoder, then the next one that gets its message.
+the form of cache values. If a child dies, hangs, or has an unexpected error, the seeds of its unit are tried once more,
+each alone and in a new child; a seed that fails again is a `BadVideo` of kind `crashed`, `timeout` or `limit` (of
+memory). So a child killed from outside (out of memory, an operator) only costs time. That time is bounded: seeds whose
+turn would come too late are given up untried (`timeout`). Otherwise a video that hangs at each of its seeds would block
+this decoder, then the next one that gets its message.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Sandbox:
         self._videos = videos
         self._memory = SharedMemory()
         self._child: _Child | None = None
+        self._told = ""
+        """The last traceback in the log."""
 
     @property
     def pid(self) -> int | None:
@@ -81,6 +84,7 @@ class Sandbox:
             if lost.kind == "timeout" and len(unit.seeds) == 1:
                 return [_bad(lost)]
             log.warning("decoder child %s on %s; trying its seeds again, one by one", lost, unit.video.id)
+            self._end_child()
             if self._videos is not None:
                 self._videos.drop(f"{unit.video.uri} ")  # perhaps damaged bytes were the reason
         ends_s = time.monotonic() + _TIMES_ALONE * self._options.timeout_s
@@ -148,13 +152,20 @@ class Sandbox:
         except (EOFError, OSError) as error:
             raise _ChildLost(self._end_child(), "crashed") from error
         if "failed" in answer:
-            self._end_child()
-            log.error("a decoder's child failed, which is a defect of ESSP:\n%s", answer["failed"])
-            raise _ChildLost(f"failed: {answer['failed'].splitlines()[-1]}", "crashed")
+            raise self._failed(answer["failed"], answer.get("kind") == "limit")
         child.units += 1
         if child.units >= self._options.units:
             self._end_child()
         return answer
+
+    def _failed(self, traceback: str, out_of_memory: bool) -> _ChildLost:
+        """The error for an unexpected one in the child. Its traceback is logged, but not for each seed of a video."""
+        if out_of_memory:
+            return _ChildLost("needs more memory than a child may have", "limit")
+        if traceback != self._told:
+            self._told = traceback
+            log.error("unexpected error in a decoder's child:\n%s", traceback)
+        return _ChildLost(f"failed: {traceback.splitlines()[-1]}", "crashed")
 
     def _started(self) -> _Child:
         """The child, started if necessary. Raises `Unavailable` if it does not start."""

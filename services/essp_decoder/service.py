@@ -36,7 +36,7 @@ class Decoder:
         self._reports = Reports(adapters.bus, worker)
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
-        options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
+        options = WorkerOptions(lanes=lanes, patience_s=settings.store_patience_s, stuck_s=settings.stuck_s)
         self._worker = Worker(
             ids.DECODER,
             subscription,

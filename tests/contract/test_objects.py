@@ -23,6 +23,7 @@ from essp.bench.trace import s3_requests
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, StorageFull, Unavailable
 from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.patient import Patience, PatientStore
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.s3 import S3Store
 from essp_common.objects.throttled import Device, Throttle, ThrottledStore
@@ -51,6 +52,12 @@ class TestThrottledStore(ObjectsContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
         return ThrottledStore(DirectoryStore(str(tmp_path / "store")), Device(Throttle(1e12)))
+
+
+class TestPatientStore(ObjectsContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return PatientStore(DirectoryStore(str(tmp_path / "store")), Patience(60.0))
 
 
 @pytest.mark.integration

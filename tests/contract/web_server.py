@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,8 +15,11 @@ from tests.harness.http_server import ClosingHTTPServer
 
 
 @contextmanager
-def http_server(folder: Path, ranges: bool = True, status: int = 200) -> Iterator[str]:
-    """The address of a server of the files below `folder`. `ranges`: whether it knows them. `status`: its answer."""
+def http_server(
+    folder: Path, ranges: bool = True, status: int = 200, is_away: Callable[[], bool] = lambda: False
+) -> Iterator[str]:
+    """The address of a server of the files below `folder`. `ranges`: whether it knows them. `status`: its answer.
+    `is_away`: whether a request is answered with 503."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -33,7 +36,7 @@ def http_server(folder: Path, ranges: bool = True, status: int = 200) -> Iterato
         def _answer(self, with_body: bool) -> None:
             path = folder / unquote(urlsplit(self.path).path).lstrip("/")
             data = path.read_bytes() if path.is_file() else None
-            code = 404 if data is None and status == 200 else status
+            code = 503 if is_away() else 404 if data is None and status == 200 else status
             data = data or b""
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             self.etag = hashlib.sha256(data).hexdigest()

@@ -25,9 +25,12 @@ import essp
 from essp.api import streaming
 from essp.api.streaming import _as_ranges, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
+from essp_common.errors import Unavailable
 from essp_common.runtime.metrics import FRAMES
+from essp_engine.decoding.sandbox import Sandbox
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness import launcher
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
@@ -233,6 +236,32 @@ def test_a_second_interrupt_leaves_no_process_of_a_stream(
     monkeypatch.setattr(_Lanes, "_end", interrupted)
     with pytest.raises(KeyboardInterrupt), essp.stream(rows, frames=4, decoders=2) as stream:
         next(stream)
+
+
+def test_an_interrupt_ends_a_stream_that_waits_for_a_store(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, and not when the store is to be asked again."""
+
+    def away(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise Unavailable("the store is away", retry_after_s=2 * LONGEST_S)
+
+    monkeypatch.setattr(Sandbox, "decode", away)
+    monkeypatch.setattr(streaming, "LONGEST_WAIT_S", 2 * LONGEST_S)
+    with pytest.raises(KeyboardInterrupt):
+        next(essp.stream(rows, decoders=2))
+    assert "the store is away; trying again for up to 600 s" in caplog.text
+
+
+def test_what_nobody_expected_is_named_with_its_traceback(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streaming, "frames_of", lambda outcome: outcome["frames"])
+    stream = essp.stream(rows[:1], decoders=1)
+    assert list(stream) == []
+    assert "TypeError" in str(stream.errors[rows[0].id])
+    assert "Traceback" in caplog.text
 
 
 def test_a_stream_that_begins_half_way_leaves_nothing(

@@ -90,7 +90,7 @@ class Check:
         """`catalog`, `out`: URIs in the stores at `roots`. The journal is next to `out`."""
         self._options = options = options or CheckOptions()
         self._uri, self._roots, self._started = catalog, roots, time.monotonic()
-        stores = Stores(roots)
+        stores = Stores(roots, options.probe.store_patience_s)
         store, key = stores.resolve(catalog)
         self._catalog = read_catalog(store, key)
         self._rows = chosen(self._catalog, options)

@@ -358,6 +358,13 @@ def test_a_store_that_does_not_answer_ends_the_build_and_keeps_what_was_read(vid
     assert (result.read, result.reused) == (1, 8)
 
 
+def test_a_store_that_goes_away_for_a_while_is_waited_for(videos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(videos / "class0" / "a.mp4", "away")
+    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, store_patience_s=600.0)))
+    assert not errors(result.catalog)
+    assert caplog.text.count("the store does not answer; trying again for up to") == 2
+
+
 def test_a_reader_that_cannot_start_ends_the_build(videos: Path) -> None:
     with pytest.raises(ConfigError, match=r"no_such_package.*pip install"):
         built(videos, replace(FAKE, probe=replace(FAKE.probe, probe="no_such_package:probe")))

@@ -9,16 +9,23 @@ import os
 import re
 import tarfile
 import zipfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from numpy.typing import NDArray
 
 import essp
+from essp.records import build as build_module
+from essp.records import images
 from essp.records.build import BuildOptions, Built, Progress, build
+from essp.records.items import Item, Source
 from essp.records.sources import SourceOptions, open_source
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects.directory import DirectoryStore
@@ -184,6 +191,49 @@ def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:
     data[data.index(picture(0)) + 60] ^= 255
     (tmp_path / "bad.zip").write_bytes(data)
     assert list(made(tmp_path / "bad.zip", tmp_path / "zip").problems) == ["cat/0.png"]
+
+
+def test_an_unexpected_error_costs_the_image_that_it_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decoded(data: bytes) -> NDArray[np.uint8]:
+        if data == picture(2):
+            raise KeyError("codec")
+        return images.decoded(data)
+
+    def unreadable() -> bytes:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(build_module, "decoded", decoded)
+    with open_source(folder(tmp_path / "images").as_uri(), STORES) as source:
+        first, *others = source.items
+        source = replace(source, items=(replace(first, read=unreadable), *others))
+        built = build(source, DataSet(DirectoryStore(str(tmp_path / "out"))), BuildOptions("raw"))
+    assert built.problems == {
+        "cat/0.png": "RecursionError: too deep",
+        "cat/2.png": "KeyError: 'codec'",
+        "dog/2.png": "KeyError: 'codec'",
+    }
+    assert built.records == 3
+    assert caplog.text.count("Traceback (most recent call last)") == 3
+
+
+def test_a_slow_source_shows_progress_after_a_few_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fast ones, tasks have many."""
+    now_s = 0.0
+    read = 0
+    seen: list[int] = []
+
+    def slowly() -> bytes:
+        nonlocal now_s, read
+        now_s, read = now_s + 0.06, read + 1
+        return picture(1)
+
+    monkeypatch.setattr(build_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    source = Source("slow", tuple(Item(f"{number}.png", "a", partial(slowly)) for number in range(200)))
+    out = DataSet(DirectoryStore(str(tmp_path / "out")))
+    build(source, out, BuildOptions("raw", workers=1), lambda _: seen.append(read))
+    assert seen[0] <= 2 * 4, "two for each task that may wait"
 
 
 def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:

@@ -19,10 +19,13 @@ from essp.records.sources import SourceOptions, open_source
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.catalog.rows import VideoRow
+from essp_common.errors import Unavailable
 from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
+from essp_engine.decoding.sandbox import Outcome, Sandbox
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.command_line import essp
 from tests.harness.refused import refused
@@ -83,6 +86,22 @@ def test_frames_are_those_of_a_plain_decode_evenly_placed(folder: Path, tmp_path
     assert built.per_class == {"cat": 7, "dog": 4}
     assert built.classes == ("cat", "dog")
     assert list(built.problems) == ["train/dog/none.mp4"]
+
+
+def test_a_store_that_goes_away_for_a_while_is_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decode, left = Sandbox.decode, [Unavailable("the store is away", retry_after_s=0.0)] * 9
+
+    def away(sandbox: Sandbox, unit: DecodeSeed) -> list[Outcome]:
+        if left:
+            raise left.pop()
+        return decode(sandbox, unit)
+
+    monkeypatch.setattr(Sandbox, "decode", away)
+    built = made(folder / "catalog.parquet", tmp_path / "out", SourceOptions("train", frames=4))
+    assert built.per_class == {"cat": 7, "dog": 4}
+    assert caplog.text.count("the store is away; trying again for up to 600 s") == 9
 
 
 def test_distances_of_a_depth_camera_do_not_become_colours(folder: Path, tmp_path: Path) -> None:

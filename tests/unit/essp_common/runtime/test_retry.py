@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from essp_common.errors import PermanentError, Unavailable
-from essp_common.runtime.retry import Outage, retry_transient
+from essp_common.runtime.retry import Outage, retry_transient, wait_out
 
 
 class Flaky:
@@ -69,6 +69,15 @@ def test_waits_double_up_to_the_longest_and_start_again_after_a_success() -> Non
         with outage:
             call()
     assert waits == [0.5, 1.0, 2.0, 3.0, 3.0, 0.5]
+
+
+def test_an_outage_is_given_up_after_its_time_and_another_one_gets_its_own() -> None:
+    waits: list[float] = []
+    outage = Outage("test", waits.append, longest_wait_s=4.0, patience_s=6.0, clock=lambda: sum(waits))
+    assert wait_out(Flaky(3), outage) == "answer"
+    with pytest.raises(Unavailable, match="no answer; given up after 6 s"):
+        wait_out(Flaky(9), outage)
+    assert waits == [0.5, 1.0, 2.0, 0.5, 1.0, 2.0, 2.5]
 
 
 def test_other_errors_pass() -> None:

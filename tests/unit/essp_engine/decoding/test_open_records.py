@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
+from essp_engine.decoding import sandbox as sandbox_module
+from essp_engine.decoding.block_cache import BlockCache
 from essp_engine.decoding.open_records import OpenRecords
 from essp_engine.decoding.sandbox import Outcome, Sandbox
 from essp_engine.decoding.settings import DecodingSettings
@@ -95,6 +99,52 @@ def test_damage_costs_the_record_that_it_hit(sandbox: Sandbox, stores: Stores, t
     }
     for number in found.keys() - bad.keys():
         check(number, found[number])
+
+
+def test_an_unexpected_error_costs_the_record_that_it_hit(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text is the reason. The process is replaced once, and not for each record."""
+    make_records(tmp_path, LABELS, png)
+    whole, *_ = units(tmp_path, stores)
+    nowhere = DecodeSeed()
+    nowhere.CopyFrom(whole)
+    for seed in whole.seeds[2:5:2]:
+        seed.record.offset = 2**63
+    for seed in nowhere.seeds:
+        seed.record.offset = 2**63
+    started = 0
+
+    class Counted(sandbox_module._Child):
+        def __init__(self, memory_fd: int, videos: BlockCache | None) -> None:
+            nonlocal started
+            started += 1
+            super().__init__(memory_fd, videos)
+
+    monkeypatch.setattr(sandbox_module, "_Child", Counted)
+    with closing(Sandbox(DecodingSettings(stores=("file:///",)).sandbox())) as sandbox:
+        outcomes = sandbox.decode(whole)
+        failed = {place for place, outcome in enumerate(outcomes) if isinstance(outcome, EsspError)}
+        assert failed == {2, 4}
+        assert "the decoder failed: ValueError: cannot fit 'int' into an offset-sized integer" in str(outcomes[2])
+        assert started == 2
+        assert {getattr(outcome, "kind", "clip") for outcome in sandbox.decode(nowhere)} == {"crashed"}
+    assert started == 3
+    assert caplog.text.count("Traceback (most recent call last)") == 1
+
+
+def test_a_record_that_needs_too_much_memory_costs_no_other(stores: Stores, tmp_path: Path) -> None:
+    made = make_records(tmp_path, LABELS, png)
+    asked = units(tmp_path, stores)
+    os.truncate(tmp_path / made.version()[1].files[0].key, 2**32)  # a hole, which takes no room
+    asked[0].seeds[3].record.length = 2**32 - 1
+    options = DecodingSettings(stores=("file:///",)).sandbox()
+    options = replace(options, config=replace(options.config, address_bytes=2**30))
+    with closing(Sandbox(options)) as sandbox:
+        outcomes = sandbox.decode(asked[0])
+    kinds = [getattr(outcome, "kind", "clip") for outcome in outcomes]
+    assert kinds == ["limit" if place == 3 else "clip" for place in range(len(kinds))]
+    assert str(outcomes[3]) == "the decoder needs more memory than a child may have"
 
 
 def test_a_file_that_is_gone_costs_its_records(sandbox: Sandbox, stores: Stores, tmp_path: Path) -> None:

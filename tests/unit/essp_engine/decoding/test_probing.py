@@ -53,7 +53,6 @@ def test_an_error_that_passes_is_none_of_the_video(video: str, number: int) -> N
 
 
 def test_one_that_stays_is_that_of_the_store(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_RETRY_S", 0)
     monkeypatch.setattr(probing, "_unreadable", lambda path: f"{path}: Stale file handle")
     answer = _facts(video, Stores(("file:///",)), failing(9, errno.ESTALE))
     assert answer == {"unavailable": f"{video.removeprefix('file://')}: Stale file handle"}
