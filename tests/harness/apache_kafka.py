@@ -216,9 +216,10 @@ class ApacheKafka(KafkaServer):
         self.stop()
 
     def kill(self) -> None:
-        """SIGKILL."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """SIGKILL. The guard ends after the broker, whose port is then free."""
+        if self._process is not None and self.alive():
+            (broker,) = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            os.kill(int(broker), signal.SIGKILL)
         self.stop()
 
     def _command(self) -> list[str]:
