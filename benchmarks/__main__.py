@@ -166,7 +166,7 @@ def main(
         print(progress.begin(name), file=sys.stderr, flush=True)
         for figure in BENCHMARKS[name](scale):
             others.append(figure.name)
-            if not only or figure.name.startswith(tuple(only)):
+            if not only or name in only or figure.name.startswith(tuple(only)):
                 figures.append(figure)
                 print(line(figure), flush=True)
         progress.end(name)

@@ -100,6 +100,21 @@ def test_the_document_is_json_with_every_figure(tmp_path: Path) -> None:
     assert [(f["name"], f["met"]) for f in found["figures"]] == [("a", False), ("b", None)]
 
 
+@pytest.mark.parametrize(
+    ("only", "told"),
+    [(["peers"], ["seek.a", "locality.a"]), (["seek"], ["seek.a"]), (["locality", "other"], ["locality.a", "other"])],
+)
+def test_a_benchmark_gives_all_its_figures_or_those_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: list[str], told: list[str]
+) -> None:
+    figures = {"peers": ["seek.a", "locality.a"], "other": ["other"]}
+    given = {name: lambda _, name=name: (Figure(each, 1.0, "ms") for each in figures[name]) for name in figures}
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", given)
+    monkeypatch.setattr(benchmarks, "_FIGURES", {"peers": ("seek", "locality")})
+    benchmarks.main(videos=tmp_path, results=tmp_path, only=only)
+    assert [f["name"] for f in json.loads((tmp_path / "latest.json").read_text())["figures"]] == told
+
+
 def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
     now_s = 100.0
     assert seconds_of(tmp_path / "latest.json") == {}
