@@ -15,7 +15,7 @@ import typer
 from av.video.reformatter import VideoReformatter
 
 import benchmarks.__main__ as benchmarks
-from benchmarks import catalogs, embedded, hogwild, measure, peers, views
+from benchmarks import catalogs, embedded, features, hogwild, measure, peers, views
 from benchmarks.__main__ import ROOT, benchmarks_of, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
@@ -31,6 +31,7 @@ from essp_common.catalog.file import read_catalog
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.wiring import Stores
+from essp_engine.features import registry
 from essp_engine.planning.even import Uniform
 from essp_engine.video.reader import Reader
 from tests.lanes import often
@@ -113,6 +114,13 @@ def test_a_benchmark_gives_all_its_figures_or_those_that_are_asked_for(
     monkeypatch.setattr(benchmarks, "_FIGURES", {"peers": ("seek", "locality")})
     benchmarks.main(videos=tmp_path, results=tmp_path, only=only)
     assert [f["name"] for f in json.loads((tmp_path / "latest.json").read_text())["figures"]] == told
+
+
+def test_each_feature_has_a_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "_SIDE", 64)
+    found = {figure.name: figure.value for figure in features.feature(Scale(tmp_path, rounds=1))}
+    assert {f"feature_{name}" for name in registry.names()} <= found.keys()
+    assert min(found.values()) > 0
 
 
 def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
