@@ -82,7 +82,7 @@ class Scale:
     def catalog(self, videos: Videos) -> Path:
         """The catalog of a set, made if need be."""
         if self.quick and isinstance(videos, VideoSet):
-            videos = replace(videos, frames=max(60, videos.frames // 5), videos=min(2, videos.videos))
+            videos = replace(videos, frames=max(60, videos.frames // 5), videos=min(3, videos.videos))
         return make(videos, self.root)
 
 
