@@ -2,8 +2,8 @@
 
 Prints lines `name value unit`, and writes them with their details to `results/latest.json`, benchmark by benchmark,
 and in the end, as bars, to `results/latest.png`; with `--publish` also to `figures.json`, and from there into README.md
-and to `docs/benchmarks.png`. A run that was interrupted is gone on with by `--resume`. How far it is, and how long it
-will take, goes to the error stream. README.md says what each figure is.
+and to `docs/benchmarks.png`. `--resume` continues an interrupted run. Progress and the expected duration go to the
+error stream. README.md says what each figure is.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
     full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs, and a single training.")] = False,
     resume: Annotated[
-        bool, typer.Option(help="Go on with the run that the results are of: what it has measured is kept.")
+        bool, typer.Option(help="Continue the interrupted run in the results, and keep what it has measured.")
     ] = False,
     publish: Annotated[
         bool, typer.Option(help="Put the figures into figures.json, README.md and the plot in docs.")
@@ -184,9 +184,14 @@ def main(
     draw(figures, results / "latest.png")
     if publish:
         before = Published.read(FILE) if only else Published()
-        published = before.with_run(told, figures, order=lambda name: list(BENCHMARKS).index(benchmarks_of([name])[0]))
+        published = before.with_run(told, figures, _place)
         published.write(FILE)
         _show(published)
+
+
+def _place(figure: str) -> int:
+    """Where the benchmark of a figure stands in the list."""
+    return list(BENCHMARKS).index(benchmarks_of([figure])[0])
 
 
 def _show(published: Published) -> None:

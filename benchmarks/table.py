@@ -1,4 +1,4 @@
-"""The published figures as a table in a Markdown file, between two marks, in place of the one that stood there."""
+"""The published figures as a table between two marks of a Markdown file, where it replaces the last one."""
 
 from __future__ import annotations
 

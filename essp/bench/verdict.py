@@ -112,10 +112,8 @@ def judge(case: Case) -> Verdict:
         case Binds.UNKNOWN:
             bound = _bound(case, best)
             why = f"no limiting factor is known: this is {percent(best.rate / bound.rate, 0)} of raw reads with "
-            why += (
-                f"{_threads(bound.threads)}, which should be its bound: one of them was cached, or the rates vary; try "
-            )
-            why += "more --runs"
+            why += f"{_threads(bound.threads)}, which should be its bound: one of them was cached, or the rates vary; "
+            why += "try more --runs"
         case _:
             why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads"
             why += "" if raw.threads == best.threads else f" with {_threads(raw.threads)}"

@@ -2,7 +2,7 @@
 
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
 the form of cache values. If a child dies, hangs, or has an unexpected error, the seeds of its unit are tried once more,
-each alone and in a new child; a seed that fails again is a `BadVideo` of kind `crashed`, `timeout` or `limit` (of
+each alone, in a new child; a seed that fails again is a `BadVideo` of kind `crashed`, `timeout` or `limit` (of
 memory). So a child killed from outside (out of memory, an operator) only costs time. That time is bounded: seeds whose
 turn would come too late are given up untried (`timeout`). Otherwise a video that hangs at each of its seeds would block
 this decoder, then the next one that gets its message.

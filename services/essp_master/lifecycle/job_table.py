@@ -35,8 +35,10 @@ class PastJob:
     packed: bytes
     """Its last status, compressed."""
     output: str
-    takes: Collection[Taken] | None = None
-    """What it takes from elsewhere; None until its specification was read for that (`removal.py`)."""
+    takes: Collection[Taken] = ()
+    """What it takes from elsewhere, by the specification in its output (`removal.py`)."""
+    spec_etag: str = ""
+    """The ETag of that specification; empty if it was not read."""
 
     @classmethod
     def of(cls, status: JobStatus) -> Self:

@@ -4,15 +4,15 @@ A job stays while another one that this master knows stands on it: takes weights
 output. Only what ESSP wrote is removed (`essp_common/artifacts/removal.py`). The fences stay, a few bytes: they keep a
 process of the removed job that was suspended from writing into the output of a later one.
 
-What past jobs take is recorded in their outputs. It is read there once, and then remembered: otherwise each of
-thousands of removals would read the specifications of thousands of jobs.
+What past jobs take is recorded in their outputs. It is read there once, and remembered for as long as the specification
+there is the same object: otherwise each of thousands of removals would parse the specifications of thousands of jobs.
 
 The last command of the job is published once more, marked as removed, so that the next master does not list the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from essp_common.artifacts import layout
 from essp_common.artifacts.dependents import Taken, places_of, taken_by
 from essp_common.artifacts.removal import Holder, Removal, holder_of, removal_of, remove_job
-from essp_common.errors import ConfigError, Conflict
+from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -142,27 +142,25 @@ class JobRemoval:
         folders = places_of(output)
         for other, team, spec in present:
             yield from ((other, team, taken) for taken in taken_by(spec) if taken.is_in(folders))
-        self._read_takes(past)
-        for job in past:
-            if any(taken.is_in(folders) for taken in job.takes or ()):
-                # Read again: since then, its output may have been removed by hand, or belong to another job by now.
-                again = self._takes_in(job) or ()
-                yield from ((job.summary.name, job.summary.team, taken) for taken in again if taken.is_in(folders))
-
-    def _read_takes(self, past: Iterable[PastJob]) -> None:
-        """Read what these jobs take, unless it is known. It stays unknown if there is no job that can be read."""
-        unread = [job for job in past if job.takes is None]
         with ThreadPoolExecutor(_TOGETHER, "essp-removal") as readers:
-            for job, takes in zip(unread, readers.map(self._takes_in, unread), strict=True):
-                job.takes = takes
+            list(readers.map(self._read_takes, past))
+        for job in past:
+            yield from ((job.summary.name, job.summary.team, taken) for taken in job.takes if taken.is_in(folders))
 
-    def _takes_in(self, job: PastJob) -> Collection[Taken] | None:
-        """What a job takes, according to its output; None if that has no job that can be read, or another one."""
+    def _read_takes(self, job: PastJob) -> None:
+        """Read what a job takes, according to its output, unless that was read since the specification there was
+        written. Nothing, if there is no job that can be read, or another one."""
         try:
-            holder = holder_of(self._stores.under(job.output))
-        except ConfigError:
-            return None
-        return None if holder is None or holder.spec.name != job.summary.name else taken_by(holder.spec)
+            output = self._stores.under(job.output)
+            etag = output.head(layout.SPEC).etag
+            if etag == job.spec_etag:
+                return
+            holder = holder_of(output)
+        except (ConfigError, NotFound):
+            job.takes, job.spec_etag = (), ""
+            return
+        job.takes = () if holder is None or holder.spec.name != job.summary.name else taken_by(holder.spec)
+        job.spec_etag = etag  # last: another thread may look
 
     def _forget(self, name: str, output: ObjectStore | None = None) -> None:
         """Forget a job, and have the next master forget it."""

@@ -196,6 +196,22 @@ def test_a_job_goes_once_the_output_of_the_past_one_that_took_from_it_is_gone(
     assert following.remove("small").objects > 0
 
 
+def test_a_job_stays_once_a_past_one_was_run_again_elsewhere_and_took_from_it(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    master = stopped(adapters, fleet, tmp_path)
+    shutil.copy(fleet.job.data.catalog.removeprefix("file://"), tmp_path / "out" / "mine.parquet")
+    master.start(second(fleet, tmp_path))
+    master.stop("second")
+    ended(master)
+    following = master_named("m2", adapters)
+    assert following.remove("small", dry_run=True).objects > 0
+    spec = tmp_path / "second" / layout.SPEC
+    spec.write_text(second(fleet, tmp_path, catalog=f"file://{tmp_path}/out/mine.parquet").model_dump_json())
+    with pytest.raises(Conflict, match="job second stands on job small"):
+        following.remove("small")
+
+
 def test_to_remove_many_jobs_what_each_other_takes_is_read_once(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
